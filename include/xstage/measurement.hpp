@@ -23,12 +23,12 @@ struct Provenance {
     std::vector<Gpu> gpus;
     std::string driver;
     std::string cuda;
-    std::string topology;      ///< how the GPUs are joined, in words
+    std::string topology;  ///< how the GPUs are joined, in words
     std::string tool_version;
     std::string git_commit;
     std::vector<std::string> argv;
-    std::string date;          ///< ISO 8601
-    bool loopback = false;     ///< stores went to local memory: not a link
+    std::string date;                             ///< ISO 8601
+    bool loopback = false;                        ///< stores went to local memory: not a link
     std::optional<BytesPerNanosecond> line_rate;  ///< per direction; nothing real exceeds it
     std::vector<std::string> warnings;            ///< what a reader must know before using the rows
 };
@@ -73,8 +73,8 @@ struct BurstRow {
     int samples = 0;
     bool marked = false;  ///< throttled or clock-shifted and still so after the retries
     std::vector<BurstIssue> issue;
-    Spread total;                 ///< to the end of the last burst's issue
-    std::optional<Spread> fence;  ///< to the end of a system-scope fence after it: drained
+    Spread total;                        ///< to the end of the last burst's issue
+    std::optional<Spread> fence;         ///< to the end of a system-scope fence after it: drained
     std::optional<Nanoseconds> elapsed;  ///< the same span as `fence` on the global timer
 };
 
@@ -125,8 +125,8 @@ struct RateRow {
 struct LitmusRow {
     std::string path;
     std::string fence;
-    std::string load;               ///< "idle" or "loaded"
-    bool formally_required = false; ///< the memory model asks for at least this much
+    std::string load;                ///< "idle" or "loaded"
+    bool formally_required = false;  ///< the memory model asks for at least this much
     std::int64_t trials = 0;
     std::int64_t stale = 0;
 };

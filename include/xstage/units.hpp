@@ -55,8 +55,8 @@ constexpr auto operator/(Quantity<B, T, C> a, Quantity<B2, T2, C2> b) {
 using Bytes = Quantity<1, 0, 0>;
 using Nanoseconds = Quantity<0, 1, 0>;
 using Cycles = Quantity<0, 0, 1>;
-using GigaHertz = Quantity<0, -1, 1>;          ///< SM cycles per nanosecond
-using BytesPerNanosecond = Quantity<1, -1, 0>; ///< the same number as GB/s (1e9 bytes per second)
+using GigaHertz = Quantity<0, -1, 1>;           ///< SM cycles per nanosecond
+using BytesPerNanosecond = Quantity<1, -1, 0>;  ///< the same number as GB/s (1e9 bytes per second)
 using BytesPerCycle = Quantity<1, 0, -1>;
 
 /// x where it is positive, else zero: the [x]+ of the Burst-Gap formulas.
@@ -66,15 +66,21 @@ constexpr Quantity<B, T, C> positive_part(Quantity<B, T, C> x) {
 }
 
 namespace literals {
-constexpr Bytes operator""_B(unsigned long long v) { return Bytes{static_cast<double>(v)}; }
-constexpr Bytes operator""_KiB(unsigned long long v) { return Bytes{1024.0 * static_cast<double>(v)}; }
+constexpr Bytes operator""_B(unsigned long long v) {
+    return Bytes{static_cast<double>(v)};
+}
+constexpr Bytes operator""_KiB(unsigned long long v) {
+    return Bytes{1024.0 * static_cast<double>(v)};
+}
 constexpr Bytes operator""_MiB(unsigned long long v) {
     return Bytes{1048576.0 * static_cast<double>(v)};
 }
 constexpr Nanoseconds operator""_ns(unsigned long long v) {
     return Nanoseconds{static_cast<double>(v)};
 }
-constexpr Cycles operator""_cyc(unsigned long long v) { return Cycles{static_cast<double>(v)}; }
+constexpr Cycles operator""_cyc(unsigned long long v) {
+    return Cycles{static_cast<double>(v)};
+}
 }  // namespace literals
 
 }  // namespace xstage
