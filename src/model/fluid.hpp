@@ -49,7 +49,7 @@ struct FluidResult {
 };
 
 /// Runs the bursts through the fluid model, exactly, event by event. Throws Error (kBadInput) for
-/// more than 16 classes or a model that cannot drain.
+/// more than 8 classes or a model that cannot drain.
 FluidResult run_fluid(const FluidModel& model, std::span<const FluidBurst> bursts);
 
 }  // namespace xstage::model
