@@ -1,6 +1,7 @@
 #include "model/cases.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 namespace xstage::model {
 namespace {
@@ -62,6 +63,19 @@ std::vector<Case> make_cases(const Measurements& measurements, GigaHertz typical
         cases.push_back(c);
     }
     return cases;
+}
+
+std::vector<Case> thin_out(const std::vector<Case>& cases) {
+    constexpr int kEvery = 3;
+    std::vector<Case> out;
+    int seen = 0;
+    for (const Case& c : cases) {
+        out.push_back(c);
+        if (c.mode != BurstMode::kPeriodic) continue;
+        if (seen++ % kEvery != 0) out.pop_back();
+        else for (double& w : out.back().weight) w *= std::sqrt(double{kEvery});
+    }
+    return out;
 }
 
 Observed simulate(const Profile& profile, const Case& c) {
