@@ -1,0 +1,21 @@
+# Compiler settings of our own build; a project that adds xstage as a subdirectory keeps its own.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+
+find_program(XSTAGE_CCACHE ccache)
+if(XSTAGE_CCACHE)
+    set(CMAKE_CXX_COMPILER_LAUNCHER ${XSTAGE_CCACHE})
+    set(CMAKE_CUDA_COMPILER_LAUNCHER ${XSTAGE_CCACHE})
+endif()
+
+if(XSTAGE_SANITIZE STREQUAL "address")
+    add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+    add_link_options(-fsanitize=address,undefined)
+elseif(XSTAGE_SANITIZE STREQUAL "thread")
+    add_compile_options(-fsanitize=thread)
+    add_link_options(-fsanitize=thread)
+elseif(NOT XSTAGE_SANITIZE STREQUAL "")
+    message(FATAL_ERROR "XSTAGE_SANITIZE is '${XSTAGE_SANITIZE}'; expected address, thread or nothing")
+endif()
