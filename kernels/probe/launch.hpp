@@ -49,9 +49,9 @@ cudaError_t launch_fill(char* to, std::uint64_t bytes, std::uint32_t seed, int c
 /// Reads `bytes` with 16-byte loads; the sum goes to `sink` so that no load is dropped.
 cudaError_t launch_read(const char* from, std::uint64_t bytes, int ctas, int threads, int repeats,
                         std::uint32_t* sink, cudaStream_t stream);
-/// Counts words of the region that differ from the pattern.
-cudaError_t launch_check(const char* at, std::uint64_t bytes, std::uint32_t seed,
-                         unsigned long long* wrong, cudaStream_t stream);
+/// Counts words of the region that differ from the pattern, which starts anew every `piece` bytes.
+cudaError_t launch_check(const char* at, std::uint64_t bytes, std::uint64_t piece,
+                         std::uint32_t seed, unsigned long long* wrong, cudaStream_t stream);
 /// Stores to `to` without pause until *stop is not 0, or the time is over.
 cudaError_t launch_background(char* to, std::uint64_t bytes, const std::uint32_t* stop,
                               std::uint64_t budget_ns, int ctas, unsigned long long* stored,

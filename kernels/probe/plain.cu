@@ -43,14 +43,14 @@ __global__ void read_kernel(const char* from, std::uint64_t bytes, int repeats,
     if (sum == 0xdeadbeefu) *sink = sum;
 }
 
-__global__ void check_kernel(const char* at, std::uint64_t bytes, std::uint32_t seed,
-                             unsigned long long* wrong) {
+__global__ void check_kernel(const char* at, std::uint64_t bytes, std::uint64_t piece,
+                             std::uint32_t seed, unsigned long long* wrong) {
     const std::uint64_t stride = std::uint64_t{gridDim.x} * blockDim.x;
     unsigned long long bad = 0;
     for (std::uint64_t v = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x; v < bytes / 16;
          v += stride) {
         const uint4 got = ld_no_l1_v4(at + v * 16);
-        const std::uint32_t w = burst_word(seed, static_cast<std::uint32_t>(v) * 4);
+        const std::uint32_t w = burst_word(seed, static_cast<std::uint32_t>(v % (piece / 16)) * 4);
         bad += (got.x != w) + (got.y != w + 1) + (got.z != w + 2) + (got.w != w + 3);
     }
     if (bad != 0) atomicAdd(wrong, bad);
@@ -128,9 +128,9 @@ cudaError_t launch_read(const char* from, std::uint64_t bytes, int ctas, int thr
     return cudaGetLastError();
 }
 
-cudaError_t launch_check(const char* at, std::uint64_t bytes, std::uint32_t seed,
-                         unsigned long long* wrong, cudaStream_t stream) {
-    check_kernel<<<264, 512, 0, stream>>>(at, bytes, seed, wrong);
+cudaError_t launch_check(const char* at, std::uint64_t bytes, std::uint64_t piece,
+                         std::uint32_t seed, unsigned long long* wrong, cudaStream_t stream) {
+    check_kernel<<<264, 512, 0, stream>>>(at, bytes, piece, seed, wrong);
     return cudaGetLastError();
 }
 
