@@ -173,7 +173,7 @@ void CudaNode::throw_if_waited_out(device::WaitReport* report, int device, const
 }
 
 PairCheck CudaNode::check_pair(int from, int to) {
-    PairCheck check{.from = from, .to = to};
+    PairCheck check{.from = from, .to = to, .ok = false, .reason = {}};
     constexpr std::uint64_t kBytes = std::uint64_t{16} << 20;
     try {
         if (from != to) {
