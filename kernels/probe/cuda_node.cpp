@@ -26,12 +26,6 @@ std::string uuid_text(const cudaUUID_t& uuid) {
     return text;
 }
 
-std::string uuid_of(int device) {
-    cudaDeviceProp properties{};
-    XSTAGE_CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
-    return uuid_text(properties.uuid);
-}
-
 const char* place_name(std::uint32_t place) {
     switch (static_cast<device::WaitPlace>(place)) {
         case device::WaitPlace::kStartLine:
@@ -231,6 +225,7 @@ void CudaNode::use_pair(int from, int to) {
     XSTAGE_CUDA_CHECK(cudaSetDevice(from));
     cudaDeviceProp properties{};
     XSTAGE_CUDA_CHECK(cudaGetDeviceProperties(&properties, from));
+    uuid_ = uuid_text(properties.uuid);
     sms_ = std::min(properties.multiProcessorCount, kMaxSms);
     int clock_khz = 0;
     XSTAGE_CUDA_CHECK(cudaDeviceGetAttribute(&clock_khz, cudaDevAttrClockRate, from));

@@ -50,6 +50,7 @@ class CudaNode final : public Node {
     int device_count_ = 0;
     int from_ = 0;
     int to_ = 0;
+    std::string uuid_;  ///< of from_
     int sms_ = 0;
     int exclusive_shared_ = 0;
     double clock_ghz_ = 0;  ///< the sender's maximum SM clock, to turn a gap into nanoseconds

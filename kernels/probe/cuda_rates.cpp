@@ -40,10 +40,9 @@ RateSample CudaNode::rate(const RateConfig& config) {
             {to_, reader_stream_.get(), back_window_.get(), windows_.front().get(), from_, to_});
     }
     DeviceArray<std::uint32_t> sink(from_, 1), other_sink(to_, 1);
-    const std::string uuid = info().gpus[static_cast<std::size_t>(from_)].uuid;
     const bool reads = config.engine == "remote_read";
     auto counter = [&] {
-        return reads ? nvml_.link_bytes_received(uuid) : nvml_.link_bytes_sent(uuid);
+        return reads ? nvml_.link_bytes_received(uuid_) : nvml_.link_bytes_sent(uuid_);
     };
     const std::int64_t before = remote ? counter() : -1;
 

@@ -28,7 +28,7 @@ struct StoreConfig {
     int bursts = 1;
     std::int64_t gap_cycles = 0;
     GapFrom gap_from = GapFrom::kProducer;
-    std::vector<bool> sm_mask;  ///< by SM id: those that store; empty for all
+    std::vector<bool> sm_mask = {};  ///< by SM id: those that store; empty for all
 };
 
 /// One timed round. A worker is a warp, or for the bulk paths the CTA's storing thread.
