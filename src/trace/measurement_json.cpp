@@ -6,7 +6,6 @@
 #include <stdexcept>
 #include <tuple>
 
-#include "core/file.hpp"
 #include "trace/enum_names.hpp"
 #include "xstage/error.hpp"
 
@@ -390,11 +389,6 @@ Json to_json(const Measurements& measurements) {
     }
     if (!measurements.sm_groups.empty()) out["sm_groups"] = measurements.sm_groups;
     return out;
-}
-
-Measurements read_measurements(const std::string& path) {
-    const core::Json document = core::parse_json(core::read_file(path), path);
-    return measurements_from_json(document, path);
 }
 
 }  // namespace xstage::trace
