@@ -273,7 +273,7 @@ void CudaNode::warm_up(double milliseconds) {
 }
 
 ThrottleState CudaNode::throttle() {
-    return nvml_.throttle(uuid_of(from_));
+    return nvml_.throttle(uuid_);
 }
 
 std::vector<std::vector<int>> CudaNode::sm_groups() {

@@ -30,24 +30,32 @@ void count_request(int signal) {
     g_stop_requests = g_stop_requests + 1;
 }
 
-/// Installs count_request for SIGINT and SIGTERM; the old handlers come back at the end.
+/// Installs count_request for SIGINT and SIGTERM and blocks both, so that they arrive only while the
+/// parent waits in ppoll and none is missed between a look and a wait. Undone at the end.
 class CountRequests {
   public:
     CountRequests() {
         g_stop_requests = 0;
         struct sigaction action {};
-        action.sa_handler = count_request;  // no SA_RESTART: poll must wake up
+        action.sa_handler = count_request;
         sigaction(SIGINT, &action, &interrupt_);
         sigaction(SIGTERM, &action, &terminate_);
+        sigset_t requests;
+        sigemptyset(&requests);
+        sigaddset(&requests, SIGINT);
+        sigaddset(&requests, SIGTERM);
+        sigprocmask(SIG_BLOCK, &requests, &before_);
     }
     ~CountRequests() {
+        sigprocmask(SIG_SETMASK, &before_, nullptr);
         sigaction(SIGINT, &interrupt_, nullptr);
         sigaction(SIGTERM, &terminate_, nullptr);
     }
+    const sigset_t& before() const { return before_; }
 
   private:
-    struct sigaction interrupt_ {
-    }, terminate_{};
+    struct sigaction interrupt_ {}, terminate_ {};
+    sigset_t before_{};
 };
 
 [[noreturn]] void child_main(const std::function<int(Heartbeat&)>& body, int pipe, pid_t parent) {
@@ -135,6 +143,7 @@ Watched run_watched(const std::function<int(Heartbeat&)>& body, milliseconds fir
     }
     if (child == 0) {
         close(ends[0]);
+        sigprocmask(SIG_SETMASK, &count.before(), nullptr);
         child_main(body, ends[1], parent);
     }
     close(ends[1]);
@@ -151,8 +160,8 @@ Watched run_watched(const std::function<int(Heartbeat&)>& body, milliseconds fir
             break;
         }
         pollfd ready{.fd = ends[0], .events = POLLIN, .revents = 0};
-        const int wait = static_cast<int>(std::min<std::int64_t>(left.count(), 60'000));
-        if (poll(&ready, 1, wait) > 0) open = reader.read_some();
+        const timespec wait{.tv_sec = left.count() / 1000, .tv_nsec = left.count() % 1000 * 1'000'000};
+        if (ppoll(&ready, 1, &wait, &count.before()) > 0) open = reader.read_some();
     }
     close(ends[0]);
     result.phase = reader.phase;
