@@ -46,17 +46,6 @@ const char* place_name(std::uint32_t place) {
     return "nothing";
 }
 
-/// Both directions; "already enabled" is what another library may have done, and no fault.
-void enable_peer(int device, int peer) {
-    const OnDevice on(device);
-    const cudaError_t error = cudaDeviceEnablePeerAccess(peer, 0);
-    if (error == cudaErrorPeerAccessAlreadyEnabled) {
-        cudaGetLastError();
-        return;
-    }
-    XSTAGE_CUDA_CHECK(error);
-}
-
 }  // namespace
 
 CudaNode::CudaNode(const NodeOptions& options) : options_(options) {
@@ -86,6 +75,17 @@ CudaNode::CudaNode(const NodeOptions& options) : options_(options) {
                 fmt::format("GPU {} is partitioned (MIG); a partition has no peer access", device));
         }
     }
+}
+
+void CudaNode::enable_peer(int device, int peer) {
+    if (device == peer || !enabled_.insert({device, peer}).second) return;
+    const OnDevice on(device);
+    const cudaError_t error = cudaDeviceEnablePeerAccess(peer, 0);
+    if (error == cudaErrorPeerAccessAlreadyEnabled) {
+        cudaGetLastError();  // another library of this process did it
+        return;
+    }
+    XSTAGE_CUDA_CHECK(error);
 }
 
 NodeInfo CudaNode::info() const {
@@ -154,16 +154,23 @@ void CudaNode::finish(int device, cudaStream_t stream, const char* what) {
     }
 }
 
-void CudaNode::throw_if_waited_out(device::WaitReport* report, int device, const char* what) {
-    device::WaitReport found{};
-    const OnDevice on(device);
-    XSTAGE_CUDA_CHECK(cudaMemcpy(&found, report, sizeof found, cudaMemcpyDeviceToHost));
-    if (found.place == 0) return;
-    XSTAGE_CUDA_CHECK(cudaMemset(report, 0, sizeof found));
-    throw Error(
-        ErrorKind::kTimedOut,
-        fmt::format("{}: CTA {} of GPU {} waited in vain for {} {} (round {})", what, found.waiter,
-                    device, place_name(found.place), found.missing, found.round));
+void CudaNode::throw_if_waited_out(const char* what) {
+    // Both ends: who waited in vain at one end is mostly explained by the other.
+    std::string message;
+    for (const auto& [report, device] :
+         {std::pair{report_.get(), from_}, std::pair{reader_report_.get(), to_}}) {
+        device::WaitReport found{};
+        const OnDevice on(device);
+        XSTAGE_CUDA_CHECK(cudaMemcpy(&found, report, sizeof found, cudaMemcpyDeviceToHost));
+        if (found.place == 0) continue;
+        XSTAGE_CUDA_CHECK(cudaMemset(report, 0, sizeof found));
+        message += fmt::format("{}CTA {} of GPU {} waited in vain for {} {} (round {})",
+                               message.empty() ? "" : "; ", found.waiter, device,
+                               place_name(found.place), found.missing, found.round);
+    }
+    if (!message.empty()) {
+        throw Error(ErrorKind::kTimedOut, fmt::format("{}: {}", what, message));
+    }
 }
 
 PairCheck CudaNode::check_pair(int from, int to) {
@@ -257,6 +264,8 @@ void CudaNode::use_pair(int from, int to) {
     local_window_ = DeviceArray<char>(from, kWindowBytes);
     if (from != to) back_window_ = DeviceArray<char>(from, kBackBytes);
     beside_ = DeviceArray<std::uint8_t>(from, kBesideBytes);
+    wrong_ = DeviceArray<unsigned long long>(to, 1);
+    wrong_local_ = DeviceArray<unsigned long long>(from, 1);
     report_ = DeviceArray<device::WaitReport>(from, 1);
     reader_report_ = DeviceArray<device::WaitReport>(to, 1);
 }

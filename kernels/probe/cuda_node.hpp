@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -35,7 +36,8 @@ class CudaNode final : public Node {
 
     /// Waits for the stream's work, but not for ever; then looks at the reports of bounded waits.
     void finish(int device, cudaStream_t stream, const char* what);
-    void throw_if_waited_out(device::WaitReport* report, int device, const char* what);
+    void throw_if_waited_out(const char* what);
+    void enable_peer(int device, int peer);
     void prepare_kernels(int device);
     PairCheck check_pair(int from, int to);
     void check_arrival(const StoreConfig& config, const StoreParams& params, int device);
@@ -48,6 +50,7 @@ class CudaNode final : public Node {
     NodeOptions options_;
     Nvml nvml_;
     int device_count_ = 0;
+    std::set<std::pair<int, int>> enabled_;  ///< peer access, by (device, peer)
     int from_ = 0;
     int to_ = 0;
     std::string uuid_;  ///< of from_
@@ -70,6 +73,8 @@ class CudaNode final : public Node {
     DeviceArray<std::uint64_t> line_start_;
     DeviceArray<CtaRound> rounds_;
     DeviceArray<std::uint32_t> issue_, posted_;
+    DeviceArray<unsigned long long> wrong_;  ///< on to_ and, for the control, on from_
+    DeviceArray<unsigned long long> wrong_local_;
     DeviceArray<device::WaitReport> report_, reader_report_;
     std::unique_ptr<TensorMaps> remote_maps_, local_maps_;
 };

@@ -9,7 +9,8 @@
 namespace xstage::probe {
 namespace {
 
-constexpr int kThreads = 512;
+constexpr int kReadThreads = 512;
+constexpr int kStoreThreads = 128;  // four warps per SM, the shape of the store loop
 
 struct Lane {
     int device;  ///< that issues
@@ -42,7 +43,10 @@ RateSample CudaNode::rate(const RateConfig& config) {
     DeviceArray<std::uint32_t> sink(from_, 1), other_sink(to_, 1);
     const bool reads = config.engine == "remote_read";
     auto counter = [&] {
-        return reads ? nvml_.link_bytes_received(uuid_) : nvml_.link_bytes_sent(uuid_);
+        const std::int64_t sent = nvml_.link_bytes_sent(uuid_);
+        const std::int64_t received = nvml_.link_bytes_received(uuid_);
+        if (both) return sent < 0 || received < 0 ? -1 : sent + received;
+        return reads ? received : sent;
     };
     const std::int64_t before = remote ? counter() : -1;
 
@@ -61,12 +65,12 @@ RateSample CudaNode::rate(const RateConfig& config) {
             XSTAGE_CUDA_CHECK(cudaMemcpyPeerAsync(lane.to, lane.to_device, lane.from,
                                                   lane.from_device, bytes, lane.stream));
         } else if (reads) {
-            XSTAGE_CUDA_CHECK(launch_read(lane.to, bytes, 2 * sms_, kThreads, 1,
+            XSTAGE_CUDA_CHECK(launch_read(lane.to, bytes, 2 * sms_, kReadThreads, 1,
                                           lane.device == from_ ? sink.get() : other_sink.get(),
                                           lane.stream));
         } else if (config.engine == "fill_kernel" || config.engine == "store_kernel") {
             XSTAGE_CUDA_CHECK(
-                launch_fill(lane.to, bytes, next_seed(), sms_, kThreads, 1, lane.stream));
+                launch_fill(lane.to, bytes, next_seed(), sms_, kStoreThreads, 1, lane.stream));
         } else {
             throw Error(ErrorKind::kBadInput, fmt::format("no rate of engine '{}'", config.engine));
         }

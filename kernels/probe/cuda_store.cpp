@@ -25,6 +25,17 @@ std::uint32_t burst_span(const StoreConfig& config, const StoreShape& shape) {
     return static_cast<std::uint32_t>((bytes + grain - 1) / grain * grain);
 }
 
+/// A sixteenth of the time that the burst is expected to take: of its 32 moments about half lie
+/// within it, whether it is stalled by the link or not.
+std::uint32_t beside_spacing(const StoreConfig& config, double clock_ghz) {
+    const double gbps = config.target == Target::kRemote ? 370 : 4000;
+    const double link = static_cast<double>(config.bytes) * config.producers / gbps * clock_ghz;
+    const double issue = static_cast<double>(config.bytes) / 40;  // an SM stores about 40 B a cycle
+    const double free = config.target == Target::kRemote && config.bytes <= 16384 ? issue : 0;
+    return static_cast<std::uint32_t>(std::max(free > 0 ? free : std::max(link, issue), 256.0) /
+                                      16);
+}
+
 double median_of(std::vector<double> values) {
     const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
     std::nth_element(values.begin(), middle, values.end());
@@ -96,20 +107,21 @@ void CudaNode::check_arrival(const StoreConfig& config, const StoreParams& param
     const std::uint64_t first = (params.first_slot + sequence) % params.slots;
     const std::uint64_t before_wrap = std::min(producers, params.slots - first);
     const std::uint32_t seed = params.seed + params.rounds - 1;
-    DeviceArray<unsigned long long> wrong(device, 1);
+    const bool local = config.target == Target::kLocal;
+    unsigned long long* wrong = local ? wrong_local_.get() : wrong_.get();
     const OnDevice on(device);
-    const cudaStream_t stream = device == from_ ? stream_.get() : reader_stream_.get();
+    const cudaStream_t stream = local ? stream_.get() : reader_stream_.get();
+    XSTAGE_CUDA_CHECK(cudaMemsetAsync(wrong, 0, sizeof *wrong, stream));
     XSTAGE_CUDA_CHECK(launch_check(params.destination[0] + first * params.span,
-                                   before_wrap * params.span, params.span, seed, wrong.get(),
-                                   stream));
+                                   before_wrap * params.span, params.span, seed, wrong, stream));
     if (before_wrap < producers) {
         XSTAGE_CUDA_CHECK(launch_check(params.destination[0],
                                        (producers - before_wrap) * params.span, params.span, seed,
-                                       wrong.get(), stream));
+                                       wrong, stream));
     }
     finish(device, stream, "check of the stored bytes");
     unsigned long long count = 0;
-    XSTAGE_CUDA_CHECK(cudaMemcpy(&count, wrong.get(), sizeof count, cudaMemcpyDeviceToHost));
+    XSTAGE_CUDA_CHECK(cudaMemcpy(&count, wrong, sizeof count, cudaMemcpyDeviceToHost));
     if (count != 0) {
         throw Error(ErrorKind::kCheckFailed,
                     fmt::format("{} words of {} bursts of {} bytes did not arrive ({})", count,
@@ -157,6 +169,7 @@ std::vector<StoreSample> CudaNode::store(const StoreConfig& config, int samples)
     }
     params.wait_budget_ns = kWaitBudgetNs;
     params.beside_memory = beside_.get();
+    params.beside_spacing = beside_spacing(config, clock_ghz_);
     params.lines = fresh_lines(rounds * bursts);
     params.report = report_.get();
     params.rounds_out = rounds_.get();
@@ -179,7 +192,7 @@ std::vector<StoreSample> CudaNode::store(const StoreConfig& config, int samples)
         if (background != nullptr) background->stop();
     }
     if (config.both_directions) finish(to_, reader_stream_.get(), "stores of the other direction");
-    throw_if_waited_out(report_.get(), from_, "store loop");
+    throw_if_waited_out("store loop");
     check_arrival(config, params, remote ? to_ : from_);
 
     std::vector<CtaRound> accounts(rounds * ctas);
@@ -205,9 +218,9 @@ std::vector<StoreSample> CudaNode::store(const StoreConfig& config, int samples)
             elapsed.push_back(static_cast<double>(account.end_ns - account.start_ns));
             cycles.push_back(static_cast<double>(account.window_cycles));
             ns.push_back(static_cast<double>(account.window_ns));
-            quiet_n += account.quiet_iterations;
+            quiet_n += account.quiet_steps;
             quiet_cycles += account.quiet_cycles;
-            storing_n += account.storing_iterations;
+            storing_n += account.storing_steps;
             storing_cycles += account.storing_cycles;
             for (std::size_t worker = 0; worker < workers; ++worker) {
                 sample.total.push_back(account.total_cycles[worker]);

@@ -78,8 +78,7 @@ std::vector<VisibleSample> CudaNode::visible(const VisibleConfig& config, int sa
     XSTAGE_CUDA_CHECK(launch_visible_sender(bulk, params, exclusive_shared_, stream_.get()));
     finish(from_, stream_.get(), "visibility, sender");
     finish(to_, reader_stream_.get(), "visibility, reader");
-    throw_if_waited_out(report_.get(), from_, "visibility, sender");
-    throw_if_waited_out(reader_report_.get(), to_, "visibility, reader");
+    throw_if_waited_out("visibility");
 
     std::vector<CtaRound> accounts(rounds * ctas);
     std::vector<std::uint64_t> answers(2 * rounds);
@@ -162,8 +161,7 @@ LitmusCount CudaNode::litmus(const LitmusConfig& config) {
     }
     finish(from_, stream_.get(), "ordering test, sender");
     finish(to_, reader_stream_.get(), "ordering test, reader");
-    throw_if_waited_out(report_.get(), from_, "ordering test, sender");
-    throw_if_waited_out(reader_report_.get(), to_, "ordering test, reader");
+    throw_if_waited_out("ordering test");
     unsigned long long found[3] = {};
     XSTAGE_CUDA_CHECK(cudaMemcpy(found, counts.get(), sizeof found, cudaMemcpyDeviceToHost));
     return {.trials = static_cast<std::int64_t>(found[0]),

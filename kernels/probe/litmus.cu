@@ -189,9 +189,11 @@ __global__ void __launch_bounds__(kReaderWarps * 32)
 
 constexpr unsigned kReleaseThreads = 128;
 
+/// Loads it, with the one split of shared memory that lets sender and reader share an SM in
+/// loopback.
 cudaError_t load_kernel(const void* kernel) {
-    cudaFuncAttributes attributes;
-    return cudaFuncGetAttributes(&attributes, kernel);
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                cudaSharedmemCarveoutMaxShared);
 }
 
 }  // namespace

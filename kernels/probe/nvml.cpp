@@ -14,6 +14,7 @@ namespace {
 using Device = void*;
 constexpr int kSuccess = 0;
 constexpr unsigned kFieldSpeedCommon = 90;    // NVLINK_SPEED_MBPS_COMMON
+constexpr unsigned kFieldLinkSpeed = 164;     // NVLINK_GET_SPEED, per link
 constexpr unsigned kFieldDataSent = 138;      // NVLINK_THROUGHPUT_DATA_TX, KiB
 constexpr unsigned kFieldDataReceived = 139;  // NVLINK_THROUGHPUT_DATA_RX, KiB
 constexpr unsigned kAllLinks = ~0u;
@@ -73,10 +74,11 @@ Nvml::~Nvml() {
 }
 
 void* Nvml::device(const std::string& uuid) const {
+    if (const auto known = devices_.find(uuid); known != devices_.end()) return known->second;
     auto get = symbol<int (*)(const char*, Device*)>(library_, "nvmlDeviceGetHandleByUUID");
     Device device = nullptr;
-    if (get == nullptr || get(uuid.c_str(), &device) != kSuccess) return nullptr;
-    return device;
+    if (get == nullptr || get(uuid.c_str(), &device) != kSuccess) device = nullptr;
+    return devices_[uuid] = device;
 }
 
 std::string Nvml::driver() const {
@@ -102,10 +104,16 @@ Nvml::Links Nvml::links(const std::string& uuid) const {
             links.to_switch = true;
         }
     }
-    FieldValue speed;
-    if (links.active > 0 && read_field(library_, gpu, kFieldSpeedCommon, 0, speed)) {
-        // The raw rate carries a sixteenth of error correction: 26 562 is the 25 GB/s link.
-        links.line_rate = links.active * static_cast<double>(speed.value.u) / 1000.0 * 16.0 / 17.0;
+    // Newest first; which one answers depends on the driver. MB/s of one link, all links being
+    // alike.
+    for (const unsigned field : {kFieldLinkSpeed, kFieldSpeedCommon}) {
+        FieldValue speed;
+        if (links.active > 0 && read_field(library_, gpu, field, 0, speed) && speed.value.u > 0) {
+            // The raw rate carries a sixteenth of error correction: 26 562 is the 25 GB/s link.
+            links.line_rate =
+                links.active * static_cast<double>(speed.value.u) / 1000.0 * 16.0 / 17.0;
+            break;
+        }
     }
     return links;
 }

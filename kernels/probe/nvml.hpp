@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,7 @@ class Nvml {
     std::int64_t counter(const std::string& uuid, unsigned field) const;
 
     void* library_ = nullptr;
+    mutable std::map<std::string, void*> devices_;  ///< handles by UUID: the look-up is slow
 };
 
 }  // namespace xstage::probe

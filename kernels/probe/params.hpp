@@ -27,10 +27,10 @@ struct CtaRound {
     std::uint64_t window_cycles;
     std::uint64_t window_ns;
     std::uint32_t sm;
-    std::uint32_t stored;  ///< 0: this SM was masked out
-    std::uint32_t quiet_iterations;
+    std::uint32_t stored;       ///< 0: this SM was masked out
+    std::uint32_t quiet_steps;  ///< of one warp of the work beside, before the stores
     std::uint32_t quiet_cycles;
-    std::uint32_t storing_iterations;
+    std::uint32_t storing_steps;  ///< the same warp, from the start to about the end of issue
     std::uint32_t storing_cycles;
     std::uint32_t fence_cycles;  ///< from the start to the end of the fence
     std::uint32_t total_cycles[kMaxWorkers];
@@ -55,6 +55,8 @@ struct StoreParams {
     std::uint32_t warm_cycles;
     std::uint64_t sm_mask[kMaxSms / 64];
     std::uint64_t wait_budget_ns;
+    std::uint32_t
+        beside_spacing;  ///< cycles between the moments at which the work beside is counted
     const uint8_t* beside_memory;  ///< local, kBesideBytes, for the loads beside the stores
     LineMemory lines;
     device::WaitReport* report;

@@ -17,13 +17,14 @@ using namespace xstage::device;
 constexpr std::uint32_t kStartLead = 3000;  // ns from the last arrival to the start
 constexpr std::uint32_t kStoreBarrier = 1;  // named barrier of the storing warps
 
-enum Phase : std::uint32_t { kQuiet, kStoring, kDone };
+constexpr std::uint32_t kMeetBarrier = 2;     // of these and the warps beside
+constexpr std::uint32_t kQuietSpacing = 200;  // cycles; 32 of them fit the warm-up of a round
 
 struct Shared {
     alignas(128) std::uint32_t source[kBulkChunk / 4];
     std::uint64_t start_ns;
-    std::uint32_t phase;  // polled by the warps beside: only through atomics
-    std::uint32_t quiet_iterations, quiet_cycles, storing_iterations, storing_cycles;
+    std::uint32_t quiet_steps;        // in 32 * kQuietSpacing cycles before the stores
+    std::uint32_t storing_steps[32];  // by the moments of work_in_moments
     std::uint32_t issue[kMaxBursts][kMaxWorkers];
     std::uint32_t posted[kMaxBursts];
     std::uint32_t total[kMaxWorkers];
@@ -74,17 +75,22 @@ struct MemoryWork {
     }
 };
 
+/// Steps done by each of 32 equally spaced moments; lane i of the warp keeps moment i. The warps
+/// beside look at nothing but their clock: a poll of memory would queue behind stalled stores and
+/// be taken for a stall of the work itself.
 template <class Work>
-__device__ void work_until(Work& work, std::uint32_t* phase, Phase until, std::uint32_t& iterations,
-                           std::uint32_t& cycles) {
-    const std::uint64_t begin = clock_cycles();
-    std::uint32_t n = 0;
-    while (atomicAdd(phase, 0u) < until) {
-        work.step();
-        ++n;
+__device__ std::uint32_t work_in_moments(Work& work, std::uint64_t begin, std::uint32_t spacing) {
+    const std::uint32_t lane = threadIdx.x % 32;
+    std::uint32_t steps = 0, mine = 0;
+    for (std::uint32_t moment = 0; moment < 32; ++moment) {
+        const std::uint64_t until = begin + std::uint64_t{moment + 1} * spacing;
+        while (clock_cycles() < until) {
+            work.step();
+            ++steps;
+        }
+        if (lane == moment) mine = steps;
     }
-    iterations = n;
-    cycles = static_cast<std::uint32_t>(clock_cycles() - begin);
+    return mine;
 }
 
 // ---- kernel -------------------------------------------------------------------------------------
@@ -171,7 +177,6 @@ __global__ void __launch_bounds__((kMaxWorkers + kBesideWarps) * 32, 1)
             shared.source[i] = burst_word(p.seed + round, i);
         }
         fence_proxy_async_shared();
-        if (threadIdx.x == 0) atomicExch(&shared.phase, kQuiet);
         __syncthreads();
         const std::uint64_t window_cycles = clock_cycles();
         const std::uint64_t window_ns = global_ns();
@@ -182,16 +187,14 @@ __global__ void __launch_bounds__((kMaxWorkers + kBesideWarps) * 32, 1)
                 shared.start_ns = meet_at_start_line(lines, round * p.bursts, kStartLead,
                                                      p.wait_budget_ns, p.report);
             }
-            bar_sync(kStoreBarrier, threads);
+            bar_sync(kMeetBarrier, blockDim.x);
             const std::uint64_t start_ns = shared.start_ns;
             spin_until_ns(start_ns);
-            if (threadIdx.x == 0) atomicExch(&shared.phase, kStoring);
             const std::uint64_t begin = clock_cycles();
             if (active) {
                 timed_bursts<Path>(p, maps, shared, round);
             }
             if (threadIdx.x == 0) {
-                atomicExch(&shared.phase, kDone);
                 if constexpr (Path::kBulk) bulk_wait<0>();
                 fence_acq_rel_sys();
                 const std::uint64_t end = clock_cycles();
@@ -203,15 +206,13 @@ __global__ void __launch_bounds__((kMaxWorkers + kBesideWarps) * 32, 1)
                 out.stored = active;
             }
         } else if constexpr (Work::kWarps > 0) {
-            std::uint32_t n = 0, cycles = 0;
-            work_until(work, &shared.phase, kStoring, n, cycles);
-            std::uint32_t storing_n = 0, storing_cycles = 0;
-            work_until(work, &shared.phase, kDone, storing_n, storing_cycles);
-            if (threadIdx.x == threads) {
-                shared.quiet_iterations = n;
-                shared.quiet_cycles = cycles;
-                shared.storing_iterations = storing_n;
-                shared.storing_cycles = storing_cycles;
+            const std::uint32_t quiet = work_in_moments(work, clock_cycles(), kQuietSpacing);
+            bar_sync(kMeetBarrier, blockDim.x);
+            spin_until_ns(shared.start_ns);
+            const std::uint32_t mine = work_in_moments(work, clock_cycles(), p.beside_spacing);
+            if (threadIdx.x / 32 == p.warps) {
+                if (threadIdx.x % 32 == 31) shared.quiet_steps = quiet;
+                shared.storing_steps[threadIdx.x % 32] = mine;
             }
         }
         __syncthreads();
@@ -221,10 +222,14 @@ __global__ void __launch_bounds__((kMaxWorkers + kBesideWarps) * 32, 1)
             out.window_cycles = clock_cycles() - window_cycles;
             out.window_ns = global_ns() - window_ns;
             if constexpr (Work::kWarps > 0) {
-                out.quiet_iterations = shared.quiet_iterations;
-                out.quiet_cycles = shared.quiet_cycles;
-                out.storing_iterations = shared.storing_iterations;
-                out.storing_cycles = shared.storing_cycles;
+                // Up to the last moment before the end of issue, or the first one.
+                std::uint32_t total = 0;
+                for (std::uint32_t w = 0; w < p.warps; ++w) total = max(total, shared.total[w]);
+                const std::uint32_t moments = min(max(total / p.beside_spacing, 1u), 32u);
+                out.quiet_steps = shared.quiet_steps;
+                out.quiet_cycles = 32 * kQuietSpacing;
+                out.storing_steps = shared.storing_steps[moments - 1];
+                out.storing_cycles = moments * p.beside_spacing;
             }
         }
         if (storing_warp && active) {

@@ -148,8 +148,11 @@ cudaError_t prepare_visible_kernels(int exclusive_shared_bytes) {
                                                 exclusive_shared_bytes);
         if (error != cudaSuccess) return error;
     }
-    cudaFuncAttributes attributes;
-    return cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(visible_reader));
+    // On one GPU both kernels share the SMs. An SM cannot change its split of shared memory while a
+    // CTA is on it, so the reader must not make it one that the sender does not fit.
+    return cudaFuncSetAttribute(reinterpret_cast<const void*>(visible_reader),
+                                cudaFuncAttributePreferredSharedMemoryCarveout,
+                                cudaSharedmemCarveoutMaxShared);
 }
 
 cudaError_t launch_visible_reader(const VisibleParams& params, int ctas, cudaStream_t stream) {

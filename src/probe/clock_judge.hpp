@@ -1,8 +1,9 @@
 #pragma once
 
+#include <map>
 #include <optional>
-#include <string>
 
+#include "probe/node.hpp"
 #include "xstage/units.hpp"
 
 namespace xstage::probe {
@@ -14,11 +15,18 @@ class ClockJudge {
     /// A timer that steps by 32 ns must see 64 steps to give the clock to about 2%.
     static constexpr Nanoseconds kShortest{2048};
     /// Further from the reference than this is another clock.
-    static constexpr double kTolerance = 0.02;
+    static constexpr double kTolerance = 0.03;
 
+    /// `reference`: the clock the node holds while nothing but stores runs.
     explicit ClockJudge(GigaHertz reference) : reference_(reference) {}
 
-    GigaHertz reference() const { return reference_; }
+    /// The clock it holds with this work beside the stores: tensor cores draw power and cost clock.
+    void hold(Beside beside, GigaHertz reference) { held_[beside] = reference; }
+
+    GigaHertz reference(Beside beside = Beside::kNothing) const {
+        const auto held = held_.find(beside);
+        return held == held_.end() ? reference_ : held->second;
+    }
 
     /// Absent where the span is too short to tell.
     static std::optional<GigaHertz> clock(Cycles cycles, Nanoseconds span) {
@@ -27,14 +35,15 @@ class ClockJudge {
     }
 
     /// A sample of unknown clock is not shifted: the window about a sample is made long enough.
-    bool shifted(std::optional<GigaHertz> clock) const {
+    bool shifted(std::optional<GigaHertz> clock, Beside beside = Beside::kNothing) const {
         if (!clock) return false;
-        const double ratio = clock->value() / reference_.value();
+        const double ratio = clock->value() / reference(beside).value();
         return ratio < 1 - kTolerance || ratio > 1 + kTolerance;
     }
 
   private:
     GigaHertz reference_;
+    std::map<Beside, GigaHertz> held_;
 };
 
 }  // namespace xstage::probe

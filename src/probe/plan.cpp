@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "trace/enum_names.hpp"
@@ -13,6 +14,7 @@ namespace {
 using Sizes = std::vector<std::int64_t>;
 
 constexpr std::int64_t kKi = 1024;
+constexpr double kLaunchNs = 6e6;
 
 Sizes choose(const Sizes& given, const Sizes& otherwise) {
     return given.empty() ? otherwise : given;
@@ -190,7 +192,9 @@ class Planner {
 
     void rates() {
         const std::int64_t big = std::int64_t{4} << 30;
+        rate_step("local_store_loop", "write", Target::kLocal, big / 2);
         rate_step("fill_kernel", "write", Target::kLocal, big);
+        rate_step("store_loop", "write", Target::kRemote, big / 2);
         rate_step("copy_engine", "write", Target::kRemote, big);
         rate_step("store_kernel", "write", Target::kRemote, big);
         rate_step("remote_read", "read", Target::kRemote, big);
@@ -292,10 +296,10 @@ double estimate_ns(const StoreConfig& config, int samples, double rate) {
     const double bytes = static_cast<double>(config.bytes) * config.producers;
     const double burst = std::max(500.0, bytes / rate);
     const double gap = static_cast<double>(config.gap_cycles) / 1.98;
-    // 12 us a round for warm-up, start line and fence; 1.5 ms a launch for set-up, check and
+    // 12 us a round for warm-up, start line and fence; a launch has its set-up, check and copies.
     // copies.
     const double round = 12'000 + config.bursts * std::max(burst, gap);
-    return 1.5e6 + (samples + 1) * round;
+    return kLaunchNs + (samples + 1) * round;
 }
 
 std::vector<Step> make_plan(const PlanOptions& options) {
@@ -322,6 +326,12 @@ std::vector<Step> make_plan(const PlanOptions& options) {
                    std::find(paths.begin(), paths.end(), config->path) == paths.end();
         });
     }
+    // One phase after the other, in the order of their first steps.
+    std::map<std::string, std::size_t> order;
+    for (const Step& step : steps) order.emplace(step.phase, order.size());
+    std::stable_sort(steps.begin(), steps.end(), [&](const Step& a, const Step& b) {
+        return order.at(a.phase) < order.at(b.phase);
+    });
     return std::move(steps);
 }
 

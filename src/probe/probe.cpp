@@ -70,6 +70,17 @@ PairCheck choose_pair(const std::vector<PairCheck>& checks, Provenance& provenan
     return *good;
 }
 
+/// References of the works beside that the plan has.
+void settle_beside(Node& node, int sms, const std::vector<Step>& steps, ClockJudge& judge) {
+    for (const Beside beside : {Beside::kMma, Beside::kMemory}) {
+        const bool wanted = std::any_of(steps.begin(), steps.end(), [&](const Step& step) {
+            const auto* config = std::get_if<StoreConfig>(&step.work);
+            return config != nullptr && config->beside == beside;
+        });
+        if (wanted) judge.hold(beside, settle_clock(node, sms, beside, 5));
+    }
+}
+
 double total_estimate(const std::vector<Step>& steps) {
     double total = 0;
     for (const Step& step : steps) total += step.estimate_ns;
@@ -95,7 +106,7 @@ int run_probe(const ProbeOptions& options, const OpenNode& open, Heartbeat& hear
     enter(heartbeat, options, "prepare", milliseconds(60'000));
     node->use_pair(pair.from, pair.to);
     const Gpu& sender = document.provenance.gpus.at(static_cast<std::size_t>(pair.from));
-    const ClockJudge judge(settle_clock(*node, sender.sms, 40));
+    ClockJudge judge(settle_clock(*node, sender.sms, Beside::kNothing, 40));
     if (sender.max_clock && judge.reference().value() < 0.95 * sender.max_clock->value()) {
         document.provenance.warnings.push_back(
             fmt::format("the SM clock settled at {:.3f} GHz, the GPU's maximum is {:.3f}",
@@ -112,6 +123,7 @@ int run_probe(const ProbeOptions& options, const OpenNode& open, Heartbeat& hear
     plan_options.axes = options.axes;
     std::vector<Step> steps = make_plan(plan_options);
     std::erase_if(steps, [&](const Step& step) { return !filter.accepts(step); });
+    settle_beside(*node, sender.sms, steps, judge);
     if (steps.empty()) {
         throw Error(ErrorKind::kBadInput, "the filters and axes leave nothing to measure");
     }

@@ -25,7 +25,7 @@ struct Collected {
 
 template <class Sample, class Take>
 Collected<Sample> collect(Node& node, const SamplePolicy& policy, const ClockJudge& judge,
-                          Tally& tally, Take take) {
+                          Beside beside, Tally& tally, Take take) {
     std::vector<Sample> good, shifted;
     for (int attempt = 0; attempt <= policy.retries; ++attempt) {
         if (attempt > 0) node.warm_up(policy.warm_up_ms);
@@ -34,7 +34,7 @@ Collected<Sample> collect(Node& node, const SamplePolicy& policy, const ClockJud
         // One reading for the launch: throttling lasts longer than a launch does.
         const bool throttled = node.throttle().throttled;
         for (Sample& sample : taken) {
-            const bool bad = throttled || judge.shifted(clock_of(sample));
+            const bool bad = throttled || judge.shifted(clock_of(sample), beside);
             ++tally.taken;
             tally.marked += bad;
             (bad ? shifted : good).push_back(std::move(sample));
@@ -63,8 +63,9 @@ Collected<Sample> collect(Node& node, const SamplePolicy& policy, const ClockJud
 
 BurstRow measure(Node& node, const StoreConfig& config, const SamplePolicy& policy,
                  const ClockJudge& judge, Tally& tally) {
-    const auto collected = collect<StoreSample>(
-        node, policy, judge, tally, [&](int samples) { return node.store(config, samples); });
+    const auto collected =
+        collect<StoreSample>(node, policy, judge, config.beside, tally,
+                             [&](int samples) { return node.store(config, samples); });
     BurstRow row = summarise(config, collected.samples);
     row.clock = collected.clock;
     row.marked = collected.marked;
@@ -74,16 +75,18 @@ BurstRow measure(Node& node, const StoreConfig& config, const SamplePolicy& poli
 
 VisibleRow measure(Node& node, const VisibleConfig& config, const SamplePolicy& policy,
                    const ClockJudge& judge, Tally& tally) {
-    const auto collected = collect<VisibleSample>(
-        node, policy, judge, tally, [&](int samples) { return node.visible(config, samples); });
+    const auto collected =
+        collect<VisibleSample>(node, policy, judge, Beside::kNothing, tally,
+                               [&](int samples) { return node.visible(config, samples); });
     return summarise(config, collected.samples);
 }
 
-GigaHertz settle_clock(Node& node, int producers, double warm_up_ms) {
+GigaHertz settle_clock(Node& node, int producers, Beside beside, double warm_up_ms) {
     node.warm_up(warm_up_ms);
     StoreConfig config;
     config.producers = producers;
     config.bytes = 4096;
+    config.beside = beside;
     std::vector<double> clocks;
     for (const StoreSample& sample : node.store(config, 20)) {
         if (const auto clock = clock_of(sample)) clocks.push_back(clock->value());

@@ -36,8 +36,8 @@ BurstRow measure(Node& node, const StoreConfig& config, const SamplePolicy& poli
 VisibleRow measure(Node& node, const VisibleConfig& config, const SamplePolicy& policy,
                    const ClockJudge& judge, Tally& tally);
 
-/// The clock that the node holds under this load: median over the samples of a small burst, after
-/// `warm_up_ms`. Throws kEnvironment if no sample tells one.
-GigaHertz settle_clock(Node& node, int producers, double warm_up_ms);
+/// The clock that the node holds with this work beside: median over the samples of a small burst,
+/// after `warm_up_ms`. Throws kEnvironment if no sample tells one.
+GigaHertz settle_clock(Node& node, int producers, Beside beside, double warm_up_ms);
 
 }  // namespace xstage::probe

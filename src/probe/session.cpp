@@ -84,8 +84,9 @@ class Runner {
         std::vector<double> rates;
         std::int64_t bytes = 0, counted = 0;
         bool all_counted = true;
+        const bool is_loop = config.engine == "store_loop" || config.engine == "local_store_loop";
         for (int repeat = 0; repeat < 3; ++repeat) {
-            const RateSample sample = node_.rate(config);
+            const RateSample sample = is_loop ? loop_rate(config) : node_.rate(config);
             bytes += sample.bytes;
             counted += sample.counted_bytes;
             all_counted = all_counted && sample.counted_bytes > 0;
@@ -96,12 +97,27 @@ class Runner {
         row.direction = config.direction;
         row.bytes = Bytes{static_cast<double>(bytes)};
         row.rate = BytesPerNanosecond{median(rates)};
-        row.counting = fmt::format(
-            "payload bytes of {}, over the time between events on the issuing stream(s); median of "
-            "3",
-            config.direction == "both" ? "both directions together" : "one direction");
+        row.counting =
+            fmt::format("payload bytes, {} memory, {}, over {}; median of 3",
+                        config.target == Target::kLocal ? "local" : "peer",
+                        config.direction == "both" ? "both directions together" : "one direction",
+                        is_loop ? "the kernel's own global timer from start to the end of its fence"
+                                : "the time between events on the issuing stream(s)");
         if (all_counted) row.counted = Bytes{static_cast<double>(counted)};
         document_.rates.push_back(std::move(row));
+    }
+
+    /// The store loop itself, as a plain rate: all SMs, bursts of 1 MiB without a gap, four warps.
+    RateSample loop_rate(const RateConfig& config) {
+        StoreConfig loop;
+        loop.mode = BurstMode::kPeriodic;
+        loop.target = config.target;
+        loop.producers = document_.provenance.gpus.front().sms;
+        loop.bytes = std::int64_t{1} << 20;
+        loop.bursts = static_cast<int>(
+            std::clamp<std::int64_t>(config.bytes / loop.bytes / loop.producers, 1, 16));
+        const StoreSample sample = node_.store(loop, 1).front();
+        return {.ns = sample.elapsed_ns, .bytes = loop.bytes * loop.producers * loop.bursts};
     }
 
     void operator()(const LitmusConfig& config) {

@@ -30,8 +30,12 @@ const char* beside_name(Beside beside) {
 }  // namespace
 
 double percentile(std::vector<double> values, double p) {
-    if (values.empty()) throw std::invalid_argument("percentile of nothing");
     std::sort(values.begin(), values.end());
+    return percentile_of_sorted(values, p);
+}
+
+double percentile_of_sorted(const std::vector<double>& values, double p) {
+    if (values.empty()) throw std::invalid_argument("percentile of nothing");
     const double rank = p / 100.0 * static_cast<double>(values.size() - 1);
     const auto below = static_cast<std::size_t>(rank);
     const std::size_t above = std::min(below + 1, values.size() - 1);
@@ -48,9 +52,10 @@ double robust_deviation(const std::vector<double>& values) {
     return 1.4826 * median(column(values, [&](double v) { return std::abs(v - middle); }));
 }
 
-Spread spread_of(const std::vector<double>& workers) {
-    return {Cycles{percentile(workers, 5)}, Cycles{percentile(workers, 50)},
-            Cycles{percentile(workers, 95)}, Cycles{percentile(workers, 100)}};
+Spread spread_of(std::vector<double> workers) {
+    std::sort(workers.begin(), workers.end());
+    const auto at = [&](double p) { return Cycles{percentile_of_sorted(workers, p)}; };
+    return {at(5), at(50), at(95), at(100)};
 }
 
 Spread typical(const std::vector<Spread>& samples) {

@@ -10,6 +10,7 @@ namespace xstage::probe {
 /// Percentile `p` in [0, 100] by linear interpolation between the two nearest ranks. `values` need
 /// not be sorted and must not be empty (throws std::invalid_argument).
 double percentile(std::vector<double> values, double p);
+double percentile_of_sorted(const std::vector<double>& values, double p);
 double median(std::vector<double> values);
 
 /// 1.4826 times the median distance from the median: the standard deviation of a normal sample,
@@ -17,7 +18,7 @@ double median(std::vector<double> values);
 double robust_deviation(const std::vector<double>& values);
 
 /// p5, p50, p95 and slowest over workers, for one sample.
-Spread spread_of(const std::vector<double>& workers);
+Spread spread_of(std::vector<double> workers);
 
 /// The median of each figure over samples: what a typical launch showed, slowest worker included.
 Spread typical(const std::vector<Spread>& samples);

@@ -65,7 +65,7 @@ void print_summary(const Measurements& document, std::FILE* out) {
     for (const VisibleRow& row : document.visible) {
         if (row.fence != Fence::kOneThread || row.addresses != Addresses::kFresh) continue;
         if (p.gpus.empty() || row.producers != p.gpus.front().sms || row.path != "st16") continue;
-        fmt::print(out, "visible: {:>4.0f} KiB x {} SMs answered after {:.2f} us, {} stale words\n",
+        fmt::print(out, "visible: {:>5.1f} KiB x {} SMs answered after {:.2f} us, {} stale words\n",
                    row.bytes_per_producer.value() / 1024, row.producers, row.echo_ns.value() / 1000,
                    row.stale_words);
     }

@@ -30,8 +30,8 @@ void count_request(int signal) {
     g_stop_requests = g_stop_requests + 1;
 }
 
-/// Installs count_request for SIGINT and SIGTERM and blocks both, so that they arrive only while the
-/// parent waits in ppoll and none is missed between a look and a wait. Undone at the end.
+/// Installs count_request for SIGINT and SIGTERM and blocks both, so that they arrive only while
+/// the parent waits in ppoll and none is missed between a look and a wait. Undone at the end.
 class CountRequests {
   public:
     CountRequests() {
@@ -54,7 +54,8 @@ class CountRequests {
     const sigset_t& before() const { return before_; }
 
   private:
-    struct sigaction interrupt_ {}, terminate_ {};
+    struct sigaction interrupt_ {
+    }, terminate_{};
     sigset_t before_{};
 };
 
@@ -160,7 +161,8 @@ Watched run_watched(const std::function<int(Heartbeat&)>& body, milliseconds fir
             break;
         }
         pollfd ready{.fd = ends[0], .events = POLLIN, .revents = 0};
-        const timespec wait{.tv_sec = left.count() / 1000, .tv_nsec = left.count() % 1000 * 1'000'000};
+        const timespec wait{.tv_sec = left.count() / 1000,
+                            .tv_nsec = left.count() % 1000 * 1'000'000};
         if (ppoll(&ready, 1, &wait, &count.before()) > 0) open = reader.read_some();
     }
     close(ends[0]);

@@ -7,13 +7,13 @@
 
 namespace xstage::probe::test {
 
-/// A node with no hardware: issue times by the isolated Burst-Gap form, a clock that a test may move,
-/// and faults on demand.
+/// A node with no hardware: issue times by the isolated Burst-Gap form, a clock that a test may
+/// move, and faults on demand.
 class FakeNode : public Node {
   public:
     double clock_ghz = 2.0;
-    double issue_per_byte = 0.03;           // cycles
-    std::function<double(int)> clock_of;    // by sample since the start; empty: clock_ghz
+    double issue_per_byte = 0.03;         // cycles
+    std::function<double(int)> clock_of;  // by sample since the start; empty: clock_ghz
     std::function<void(const StoreConfig&)> before_store;
     std::vector<PairCheck> pairs{{0, 1, true, ""}, {1, 0, true, ""}};
     bool throttled = false;
@@ -53,7 +53,8 @@ class FakeNode : public Node {
             sample.issue.assign(static_cast<std::size_t>(config.bursts), {});
             for (int sm = 0; sm < 8; ++sm) {
                 const auto at = static_cast<std::size_t>(sm);
-                const bool stores = config.sm_mask.empty() ? sm < config.producers : config.sm_mask[at];
+                const bool stores =
+                    config.sm_mask.empty() ? sm < config.producers : config.sm_mask[at];
                 if (!stores) continue;
                 for (auto& burst : sample.issue) burst.push_back(issue + sm);
                 sample.total.push_back(config.bursts * issue);
@@ -68,15 +69,21 @@ class FakeNode : public Node {
         return out;
     }
     std::vector<VisibleSample> visible(const VisibleConfig& config, int samples) override {
-        VisibleSample sample{.issue = 100, .fenced = 200, .echo = 8000, .echo_ns = 4000,
-                             .window_cycles = 20'000, .window_ns = 10'000,
+        VisibleSample sample{.issue = 100,
+                             .fenced = 200,
+                             .echo = 8000,
+                             .echo_ns = 4000,
+                             .window_cycles = 20'000,
+                             .window_ns = 10'000,
                              .stale_words = config.bytes > 0 ? stale : 0};
         return std::vector<VisibleSample>(static_cast<std::size_t>(samples), sample);
     }
     RateSample rate(const RateConfig& config) override {
         return {static_cast<double>(config.bytes) / 400.0, config.bytes, config.bytes};
     }
-    LitmusCount litmus(const LitmusConfig& config) override { return {config.trials, stale, stale}; }
+    LitmusCount litmus(const LitmusConfig& config) override {
+        return {config.trials, stale, stale};
+    }
     std::vector<std::vector<int>> sm_groups() override { return {{0, 1, 2, 3}, {4, 5, 6, 7}}; }
 };
 

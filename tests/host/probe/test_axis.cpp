@@ -17,7 +17,8 @@ TEST(Axis, SizesCountInPowersOfTwo) {
 }
 
 TEST(Axis, FactorsEndOnTheirBound) {
-    EXPECT_EQ(parse_axis("1K:64K:x2", "bytes"), (Values{1024, 2048, 4096, 8192, 16384, 32768, 65536}));
+    EXPECT_EQ(parse_axis("1K:64K:x2", "bytes"),
+              (Values{1024, 2048, 4096, 8192, 16384, 32768, 65536}));
     EXPECT_EQ(parse_axis("1:1000:x10", "sms"), (Values{1, 10, 100, 1000}));
     EXPECT_EQ(parse_axis("1:100:x10", "sms"), (Values{1, 10, 100}));
     // 4, 6, 9, 13.5 rounded: a factor need not be whole.
@@ -31,9 +32,10 @@ TEST(Axis, StepsAndListsMixSortedWithoutDoubles) {
 }
 
 TEST(Axis, BadTextsNameTheAxisAndWhatIsWrong) {
-    for (const char* text : {"", "K", "-4", "4X", "1:2", "1:2:3", "1:2:x", "2:1:x2", "0:8:x2", "1:8:x1",
-                             "1:8:xnan", "1:8:+0", "1,,2", "1:8:x2:9", "4.5", "0x10"}) {
-        EXPECT_THAT(test::bad_input([&] { parse_axis(text, "bytes"); }), HasSubstr("--bytes: expected"))
+    for (const char* text : {"", "K", "-4", "4X", "1:2", "1:2:3", "1:2:x", "2:1:x2", "0:8:x2",
+                             "1:8:x1", "1:8:xnan", "1:8:+0", "1,,2", "1:8:x2:9", "4.5", "0x10"}) {
+        EXPECT_THAT(test::bad_input([&] { parse_axis(text, "bytes"); }),
+                    HasSubstr("--bytes: expected"))
             << text;
     }
 }
@@ -49,9 +51,8 @@ RC_GTEST_PROP(Axis, RangesStayInBoundsAndRise, ()) {
     const auto from = *rc::gen::inRange<std::int64_t>(1, 1000);
     const auto to = from + *rc::gen::inRange<std::int64_t>(0, 100000);
     const auto factor = *rc::gen::inRange(2, 9);
-    const Values values = parse_axis(std::to_string(from) + ":" + std::to_string(to) + ":x" +
-                                         std::to_string(factor),
-                                     "bytes");
+    const Values values = parse_axis(
+        std::to_string(from) + ":" + std::to_string(to) + ":x" + std::to_string(factor), "bytes");
     RC_ASSERT(values.front() == from);
     RC_ASSERT(values.back() <= to);
     RC_ASSERT(values.back() * factor > to);

@@ -33,14 +33,17 @@ TEST(Compare, DifferencesWithinTheNoiseAreNone) {
     EXPECT_NEAR(same.rows[0].tolerance, 0.15, 1e-12);
     EXPECT_FALSE(same.rows[0].slower());
     EXPECT_FALSE(same.regressed());
-    EXPECT_TRUE(compare(document({row(1024, 1000, 0.03)}), document({row(1024, 1160, 0.04)})).regressed());
+    EXPECT_TRUE(
+        compare(document({row(1024, 1000, 0.03)}), document({row(1024, 1160, 0.04)})).regressed());
 }
 
 TEST(Compare, QuietRowsAreStillAllowedFivePercent) {
     const Comparison c = compare(document({row(1024, 1000, 0)}), document({row(1024, 1049, 0)}));
     EXPECT_FALSE(c.rows[0].slower());
-    EXPECT_TRUE(compare(document({row(1024, 1000, 0)}), document({row(1024, 1051, 0)})).regressed());
-    EXPECT_TRUE(compare(document({row(1024, 1051, 0)}), document({row(1024, 1000, 0)})).rows[0].faster());
+    EXPECT_TRUE(
+        compare(document({row(1024, 1000, 0)}), document({row(1024, 1051, 0)})).regressed());
+    EXPECT_TRUE(
+        compare(document({row(1024, 1051, 0)}), document({row(1024, 1000, 0)})).rows[0].faster());
 }
 
 TEST(Compare, AFewSlowRowsOfManyAreChance) {
@@ -58,8 +61,9 @@ TEST(Compare, AFewSlowRowsOfManyAreChance) {
 TEST(Compare, MarkedRowsAndRowsOfOneSideAreLeftOut) {
     BurstRow marked = row(2048, 9000, 0);
     marked.marked = true;
-    const Comparison c = compare(document({row(1024, 1000, 0), row(2048, 1000, 0), row(4096, 1, 0)}),
-                                 document({row(1024, 1000, 0), marked, row(8192, 1, 0)}));
+    const Comparison c =
+        compare(document({row(1024, 1000, 0), row(2048, 1000, 0), row(4096, 1, 0)}),
+                document({row(1024, 1000, 0), marked, row(8192, 1, 0)}));
     EXPECT_EQ(c.rows.size(), 1u);
     EXPECT_EQ(c.only_in_base, 2);
     EXPECT_EQ(c.only_now, 1);

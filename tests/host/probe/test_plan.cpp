@@ -21,7 +21,8 @@ std::string identity(const Step& step) {
                 std::to_string(static_cast<int>(c->gap_from));
     }
     if (const auto* c = std::get_if<VisibleConfig>(&step.work)) {
-        text += std::to_string(static_cast<int>(c->fence)) + std::to_string(static_cast<int>(c->addresses));
+        text += std::to_string(static_cast<int>(c->fence)) +
+                std::to_string(static_cast<int>(c->addresses));
     }
     return text;
 }
@@ -104,7 +105,9 @@ TEST(Estimate, GrowsWithBytesOnceTheLinkIsTheLimit) {
     config.producers = 100;
     config.bytes = 370'000;  // 37 MB: 100 us at 370 GB/s
     const double one = estimate_ns(config, 9, 370);
-    EXPECT_DOUBLE_EQ(one, 1.5e6 + 10 * (12'000 + 100'000));
+    config.bytes *= 2;
+    EXPECT_DOUBLE_EQ(estimate_ns(config, 9, 370) - one, 10 * 100'000);
+    config.bytes /= 2;
     config.mode = BurstMode::kPeriodic;
     config.bursts = 4;
     EXPECT_DOUBLE_EQ(estimate_ns(config, 9, 370) - one, 10 * 300'000);

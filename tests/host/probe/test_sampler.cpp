@@ -71,8 +71,20 @@ TEST(Sampler, ThrottlingMarksWhateverTheClock) {
 TEST(Sampler, TheClockThatTheNodeHoldsIsTheReference) {
     FakeNode node;
     node.clock_of = [](int sample) { return sample == 0 ? 1.2 : 1.755; };
-    EXPECT_NEAR(settle_clock(node, 4, 10).value(), 1.755, 1e-9);
+    EXPECT_NEAR(settle_clock(node, 4, Beside::kNothing, 10).value(), 1.755, 1e-9);
     EXPECT_EQ(node.warm_ups, 1);
+}
+
+TEST(Sampler, WorkBesideIsHeldToItsOwnClock) {
+    FakeNode node;
+    node.clock_ghz = 1.8;
+    ClockJudge judge(GigaHertz{2.0});
+    judge.hold(Beside::kMma, settle_clock(node, 4, Beside::kMma, 1));
+    Tally tally;
+    StoreConfig config = burst(1024);
+    EXPECT_TRUE(measure(node, config, kPolicy, judge, tally).marked);
+    config.beside = Beside::kMma;
+    EXPECT_FALSE(measure(node, config, kPolicy, judge, tally).marked);
 }
 
 }  // namespace

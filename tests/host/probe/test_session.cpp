@@ -76,11 +76,15 @@ TEST(Session, StaleReadsFailOnlyWhereTheFenceIsSufficient) {
     const auto cell = [](LitmusFence fence) {
         return Step{"litmus", LitmusConfig{"st16", fence, true, 100}, 0};
     };
-    EXPECT_EQ(run_session(node, {cell(LitmusFence::kNothing)}, kPolicy, kJudge, {}, document).failed_checks, 0);
-    EXPECT_EQ(run_session(node, {cell(LitmusFence::kReleaseSys)}, kPolicy, kJudge, {}, document).failed_checks, 1);
+    EXPECT_EQ(run_session(node, {cell(LitmusFence::kNothing)}, kPolicy, kJudge, {}, document)
+                  .failed_checks,
+              0);
+    EXPECT_EQ(run_session(node, {cell(LitmusFence::kReleaseSys)}, kPolicy, kJudge, {}, document)
+                  .failed_checks,
+              1);
     EXPECT_THAT(document.provenance.warnings.back(), HasSubstr("release.sys"));
-    EXPECT_EQ(run_session(node, {{"visible", VisibleConfig{.producers = 4, .bytes = 512}, 0}}, kPolicy,
-                          kJudge, {}, document)
+    EXPECT_EQ(run_session(node, {{"visible", VisibleConfig{.producers = 4, .bytes = 512}, 0}},
+                          kPolicy, kJudge, {}, document)
                   .failed_checks,
               1);
 }
@@ -88,12 +92,14 @@ TEST(Session, StaleReadsFailOnlyWhereTheFenceIsSufficient) {
 TEST(Session, WhatTheNodeCannotDoIsSkippedWithItsReason) {
     FakeNode node;
     Measurements document = empty_document(node);
-    run_session(node, {store_step("paths", 4096, "tensor"), store_step("paths", 8192, "tensor"),
-                       store_step("paths", 4096)},
+    run_session(node,
+                {store_step("paths", 4096, "tensor"), store_step("paths", 8192, "tensor"),
+                 store_step("paths", 4096)},
                 kPolicy, kJudge, {}, document);
     EXPECT_EQ(document.bursts.size(), 1u);
     ASSERT_EQ(document.provenance.warnings.size(), 1u);
-    EXPECT_THAT(document.provenance.warnings[0], HasSubstr("2 configuration(s) skipped: no tensor maps here"));
+    EXPECT_THAT(document.provenance.warnings[0],
+                HasSubstr("2 configuration(s) skipped: no tensor maps here"));
 }
 
 TEST(Session, LostBytesFailTheRunAndItGoesOn) {
@@ -103,7 +109,8 @@ TEST(Session, LostBytesFailTheRunAndItGoesOn) {
     };
     Measurements document = empty_document(node);
     const SessionResult result = run_session(
-        node, {store_step("isolated", 1024), store_step("isolated", 2048), store_step("isolated", 4096)},
+        node,
+        {store_step("isolated", 1024), store_step("isolated", 2048), store_step("isolated", 4096)},
         kPolicy, kJudge, {}, document);
     EXPECT_EQ(result.failed_checks, 1);
     EXPECT_EQ(document.bursts.size(), 2u);
@@ -119,8 +126,9 @@ TEST(Session, ABrokenDeviceEndsTheRunWithWhatThereIsSaved) {
     SessionHooks hooks;
     hooks.save = [&](const Measurements& partial) { saved = partial; };
     const std::string message = xstage::test::error_of(ErrorKind::kTimedOut, [&] {
-        run_session(node, {store_step("isolated", 1024), store_step("isolated", 2048),
-                           store_step("isolated", 4096)},
+        run_session(node,
+                    {store_step("isolated", 1024), store_step("isolated", 2048),
+                     store_step("isolated", 4096)},
                     kPolicy, kJudge, hooks, document);
     });
     EXPECT_THAT(message, HasSubstr("2048 B"));
@@ -135,7 +143,8 @@ TEST(Session, InterruptionKeepsTheRowsAndSaysSo) {
     hooks.interrupted = [&] { return node.launches == 2; };
     hooks.save = [&](const Measurements& partial) { saved = partial; };
     const SessionResult result = run_session(
-        node, {store_step("isolated", 1024), store_step("isolated", 2048), store_step("isolated", 4096)},
+        node,
+        {store_step("isolated", 1024), store_step("isolated", 2048), store_step("isolated", 4096)},
         kPolicy, kJudge, hooks, document);
     EXPECT_TRUE(result.interrupted);
     EXPECT_EQ(saved.bursts.size(), 2u);
@@ -154,8 +163,9 @@ TEST(Session, EachPhaseIsAnnouncedWithALimitAndSavedAtItsEnd) {
         EXPECT_GT(limit_ns, 1e9);
     };
     hooks.save = [&](const Measurements& partial) { saves.push_back(partial.bursts.size()); };
-    run_session(node, {store_step("isolated", 1024), store_step("isolated", 2048), store_step("gap2", 512)},
-                kPolicy, kJudge, hooks, document);
+    run_session(
+        node, {store_step("isolated", 1024), store_step("isolated", 2048), store_step("gap2", 512)},
+        kPolicy, kJudge, hooks, document);
     EXPECT_EQ(phases, (std::vector<std::string>{"isolated", "isolated", "gap2"}));
     EXPECT_EQ(saves, (std::vector<std::size_t>{2, 3}));
 }
@@ -164,8 +174,8 @@ TEST(Session, ARateAboveTheLineIsAnAccountingError) {
     FakeNode node;
     node.issue_per_byte = 0.0001;
     Measurements document = empty_document(node);
-    run_session(node, {store_step("isolated", 1 << 20), store_step("isolated", 1024)}, kPolicy, kJudge, {},
-                document);
+    run_session(node, {store_step("isolated", 1 << 20), store_step("isolated", 1024)}, kPolicy,
+                kJudge, {}, document);
     ASSERT_EQ(document.provenance.warnings.size(), 1u);
     EXPECT_THAT(document.provenance.warnings[0], HasSubstr("accounting error"));
 }

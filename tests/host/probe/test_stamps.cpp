@@ -12,9 +12,14 @@ Stamp stamp(std::uint32_t producer, std::uint64_t start_ns, std::uint64_t span_n
     const auto cycles = [&](std::uint64_t ns) {
         return 500 + static_cast<std::uint64_t>(static_cast<double>(ns) * ghz);
     };
-    return {.issue_start_cycles = cycles(start_ns), .issue_end_cycles = cycles(start_ns + span_ns),
-            .issue_start_ns = kNow + start_ns, .issue_end_ns = kNow + start_ns + span_ns,
-            .producer = producer, .sm = producer + 10, .bytes = 32768, .destination = 1};
+    return {.issue_start_cycles = cycles(start_ns),
+            .issue_end_cycles = cycles(start_ns + span_ns),
+            .issue_start_ns = kNow + start_ns,
+            .issue_end_ns = kNow + start_ns + span_ns,
+            .producer = producer,
+            .sm = producer + 10,
+            .bytes = 32768,
+            .destination = 1};
 }
 
 TEST(Stamps, BurstsComeInOrderCountedFromTheEarliest) {
@@ -32,7 +37,8 @@ TEST(Stamps, BurstsComeInOrderCountedFromTheEarliest) {
 
 TEST(Stamps, AShortBurstHasItsProducersClock) {
     // 512 ns are 16 timer steps; from first to last stamp there are 20 512.
-    const auto bursts = read_stamps(std::vector<Stamp>{stamp(3, 0, 512, 1.98), stamp(3, 20'000, 512, 1.98)});
+    const auto bursts =
+        read_stamps(std::vector<Stamp>{stamp(3, 0, 512, 1.98), stamp(3, 20'000, 512, 1.98)});
     ASSERT_EQ(bursts.size(), 2u);
     EXPECT_NEAR(bursts[0].clock->value(), 1.98, 0.001);
     EXPECT_FALSE(read_stamps(std::vector<Stamp>{stamp(3, 0, 512, 1.98)})[0].clock);
@@ -41,7 +47,9 @@ TEST(Stamps, AShortBurstHasItsProducersClock) {
 TEST(Stamps, ASlotThatEndsBeforeItStartsIsRefused) {
     Stamp broken = stamp(0, 100, 100, 2.0);
     std::swap(broken.issue_start_cycles, broken.issue_end_cycles);
-    EXPECT_THAT(test::bad_input([&] { read_stamps(std::vector<Stamp>{stamp(0, 0, 9, 2.0), broken}); }),
+    EXPECT_THAT(test::bad_input([&] {
+                    read_stamps(std::vector<Stamp>{stamp(0, 0, 9, 2.0), broken});
+                }),
                 testing::HasSubstr("slot 1"));
 }
 

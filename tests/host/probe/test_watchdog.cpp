@@ -61,8 +61,9 @@ TEST(Watchdog, AHungPhaseAfterThePipeIsClosedIsStillBounded) {
 
 TEST(Watchdog, ErrorsOfTheChildBecomeTheirExitCodes) {
     testing::internal::CaptureStderr();
-    const Watched watched = run_watched(
-        [](Heartbeat&) -> int { throw Error(ErrorKind::kUnsupported, "no GPU here"); }, seconds(30));
+    const Watched watched =
+        run_watched([](Heartbeat&) -> int { throw Error(ErrorKind::kUnsupported, "no GPU here"); },
+                    seconds(30));
     testing::internal::GetCapturedStderr();
     EXPECT_EQ(watched.exit_code, 3);
 }
