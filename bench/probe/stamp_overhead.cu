@@ -4,8 +4,6 @@
 //
 //     bench_stamp_overhead [RESULT.json]      exit 1 where stamps cost 2% or more of tiles >= 5 us
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -23,7 +21,7 @@ using namespace gemm_epilogue;
 #define CHECK(expression)                                                                          \
     do {                                                                                           \
         if (const cudaError_t error = (expression); error != cudaSuccess) {                        \
-            fmt::print(stderr, "{}: {}\n", #expression, cudaGetErrorString(error));                \
+            std::fprintf(stderr, "%s: %s\n", #expression, cudaGetErrorString(error));              \
             std::exit(error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver ? 3 : 4); \
         }                                                                                          \
     } while (false)
@@ -90,9 +88,9 @@ int main(int argc, char** argv) {
         const double tile_us = xstage::probe::median(plain) / per_cta / 1000;
         const double overhead = xstage::probe::median(ratio) - 1;
         within = within && (tile_us < 5 || overhead < 0.02);
-        fmt::print("K {:>5}: tile {:6.2f} us, stamps cost {:+.2f}% (p5 {:+.2f}%, p95 {:+.2f}%)\n",
-                   k, tile_us, 100 * overhead, 100 * (xstage::probe::percentile(ratio, 5) - 1),
-                   100 * (xstage::probe::percentile(ratio, 95) - 1));
+        std::printf("K %5d: tile %6.2f us, stamps cost %+.2f%% (p5 %+.2f%%, p95 %+.2f%%)\n", k,
+                    tile_us, 100 * overhead, 100 * (xstage::probe::percentile(ratio, 5) - 1),
+                    100 * (xstage::probe::percentile(ratio, 95) - 1));
         rows.push_back({{"k", k},
                         {"tile_us", tile_us},
                         {"plain_ns", xstage::probe::median(plain)},

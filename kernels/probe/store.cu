@@ -20,16 +20,6 @@ constexpr std::uint32_t kStoreBarrier = 1;  // named barrier of the storing warp
 constexpr std::uint32_t kMeetBarrier = 2;     // of these and the warps beside
 constexpr std::uint32_t kQuietSpacing = 200;  // cycles; 32 of them fit the warm-up of a round
 
-struct Shared {
-    alignas(128) std::uint32_t source[kBulkChunk / 4];
-    std::uint64_t start_ns;
-    std::uint32_t quiet_steps;        // in 32 * kQuietSpacing cycles before the stores
-    std::uint32_t storing_steps[32];  // by the moments of work_in_moments
-    std::uint32_t issue[kMaxBursts][kMaxWorkers];
-    std::uint32_t posted[kMaxBursts];
-    std::uint32_t total[kMaxWorkers];
-};
-
 // ---- what runs beside the stores ----------------------------------------------------------------
 
 struct NoWork {
@@ -75,25 +65,44 @@ struct MemoryWork {
     }
 };
 
-/// Steps done by each of 32 equally spaced moments; lane i of the warp keeps moment i. The warps
+/// What a warp of the work beside had done by one moment.
+struct Progress {
+    std::uint32_t steps;
+    std::uint32_t cycles;
+};
+
+/// Progress at 32 moments about `spacing` apart; lane i of the warp keeps moment i. The warps
 /// beside look at nothing but their clock: a poll of memory would queue behind stalled stores and
 /// be taken for a stall of the work itself.
 template <class Work>
-__device__ std::uint32_t work_in_moments(Work& work, std::uint64_t begin, std::uint32_t spacing) {
+__device__ Progress work_in_moments(Work& work, std::uint64_t begin, std::uint32_t spacing) {
     const std::uint32_t lane = threadIdx.x % 32;
-    std::uint32_t steps = 0, mine = 0;
+    std::uint32_t steps = 0;
+    Progress mine{};
     for (std::uint32_t moment = 0; moment < 32; ++moment) {
         const std::uint64_t until = begin + std::uint64_t{moment + 1} * spacing;
-        while (clock_cycles() < until) {
+        std::uint64_t now = clock_cycles();
+        while (now < until) {
             work.step();
             ++steps;
+            now = clock_cycles();
         }
-        if (lane == moment) mine = steps;
+        if (lane == moment) mine = {steps, static_cast<std::uint32_t>(now - begin)};
     }
     return mine;
 }
 
 // ---- kernel -------------------------------------------------------------------------------------
+
+struct Shared {
+    alignas(128) std::uint32_t source[kBulkChunk / 4];
+    std::uint64_t start_ns;
+    Progress quiet;        // of one warp beside, before the stores
+    Progress storing[32];  // by the moments of work_in_moments
+    std::uint32_t issue[kMaxBursts][kMaxWorkers];
+    std::uint32_t posted[kMaxBursts];
+    std::uint32_t total[kMaxWorkers];
+};
 
 __device__ bool stores_here(const StoreParams& p) {
     const std::uint32_t sm = sm_id() % kMaxSms;
@@ -182,7 +191,15 @@ __global__ void __launch_bounds__((kMaxWorkers + kBesideWarps) * 32, 1)
         const std::uint64_t window_ns = global_ns();
 
         if (storing_warp) {
-            spin_until_cycles(window_cycles + (round == 0 ? p.warm_cycles_first : p.warm_cycles));
+            const std::uint64_t warm =
+                window_cycles + (round == 0 ? p.warm_cycles_first : p.warm_cycles);
+            if constexpr (Work::kWarps == 0) {
+                spin_until_cycles(warm);
+            } else {
+                // The work beside keeps the clock up; spinning would take its issue slots, and its
+                // pace before the stores is what it is compared with.
+                while (clock_cycles() < warm) nanosleep(200);
+            }
             if (threadIdx.x == 0) {
                 shared.start_ns = meet_at_start_line(lines, round * p.bursts, kStartLead,
                                                      p.wait_budget_ns, p.report);
@@ -206,13 +223,13 @@ __global__ void __launch_bounds__((kMaxWorkers + kBesideWarps) * 32, 1)
                 out.stored = active;
             }
         } else if constexpr (Work::kWarps > 0) {
-            const std::uint32_t quiet = work_in_moments(work, clock_cycles(), kQuietSpacing);
+            const Progress quiet = work_in_moments(work, clock_cycles(), kQuietSpacing);
             bar_sync(kMeetBarrier, blockDim.x);
             spin_until_ns(shared.start_ns);
-            const std::uint32_t mine = work_in_moments(work, clock_cycles(), p.beside_spacing);
+            const Progress mine = work_in_moments(work, clock_cycles(), p.beside_spacing);
             if (threadIdx.x / 32 == p.warps) {
-                if (threadIdx.x % 32 == 31) shared.quiet_steps = quiet;
-                shared.storing_steps[threadIdx.x % 32] = mine;
+                if (threadIdx.x % 32 == 31) shared.quiet = quiet;
+                shared.storing[threadIdx.x % 32] = mine;
             }
         }
         __syncthreads();
@@ -222,14 +239,14 @@ __global__ void __launch_bounds__((kMaxWorkers + kBesideWarps) * 32, 1)
             out.window_cycles = clock_cycles() - window_cycles;
             out.window_ns = global_ns() - window_ns;
             if constexpr (Work::kWarps > 0) {
-                // Up to the last moment before the end of issue, or the first one.
+                // Up to the first moment after the end of issue.
                 std::uint32_t total = 0;
                 for (std::uint32_t w = 0; w < p.warps; ++w) total = max(total, shared.total[w]);
-                const std::uint32_t moments = min(max(total / p.beside_spacing, 1u), 32u);
-                out.quiet_steps = shared.quiet_steps;
-                out.quiet_cycles = 32 * kQuietSpacing;
-                out.storing_steps = shared.storing_steps[moments - 1];
-                out.storing_cycles = moments * p.beside_spacing;
+                const Progress at_end = shared.storing[min(total / p.beside_spacing, 31u)];
+                out.quiet_steps = shared.quiet.steps;
+                out.quiet_cycles = shared.quiet.cycles;
+                out.storing_steps = at_end.steps;
+                out.storing_cycles = at_end.cycles;
             }
         }
         if (storing_warp && active) {

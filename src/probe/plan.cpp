@@ -270,7 +270,7 @@ class Planner {
 
     template <class Stores>
     void sm_step(const char* name, Stores stores) {
-        SmCase sm{name, {.path = "st16", .producers = 0, .warps = 8, .bytes = 256 * kKi}};
+        SmCase sm{name, {.path = "st16", .producers = 0, .warps = 8, .bytes = 1024 * kKi}};
         for (std::size_t id = 0; id < static_cast<std::size_t>(o_.sms); ++id) {
             sm.config.sm_mask.push_back(stores(id));
             sm.config.producers += stores(id);

@@ -23,7 +23,7 @@ struct PlanOptions {
     bool quick = false;     ///< a coarse grid for under 10 s
     bool litmus = false;    ///< the ordering tests and nothing else
     std::int64_t litmus_trials = 10'000'000;
-    Axes axes;
+    Axes axes = {};
 };
 
 /// SMs by id that store, for the issue time of each.

@@ -101,7 +101,7 @@ class Runner {
             fmt::format("payload bytes, {} memory, {}, over {}; median of 3",
                         config.target == Target::kLocal ? "local" : "peer",
                         config.direction == "both" ? "both directions together" : "one direction",
-                        is_loop ? "the kernel's own global timer from start to the end of its fence"
+                        is_loop ? "the slowest SM's time from start to the end of its fence"
                                 : "the time between events on the issuing stream(s)");
         if (all_counted) row.counted = Bytes{static_cast<double>(counted)};
         document_.rates.push_back(std::move(row));
@@ -117,7 +117,9 @@ class Runner {
         loop.bursts = static_cast<int>(
             std::clamp<std::int64_t>(config.bytes / loop.bytes / loop.producers, 1, 16));
         const StoreSample sample = node_.store(loop, 1).front();
-        return {.ns = sample.elapsed_ns, .bytes = loop.bytes * loop.producers * loop.bursts};
+        const double slowest = *std::max_element(sample.fence.begin(), sample.fence.end());
+        return {.ns = slowest * sample.window_ns / sample.window_cycles,
+                .bytes = loop.bytes * loop.producers * loop.bursts};
     }
 
     void operator()(const LitmusConfig& config) {
@@ -206,10 +208,11 @@ void flag_impossible_rates(Measurements& document) {
     const auto line = document.provenance.line_rate;
     if (!line || document.provenance.loopback) return;
     for (const BurstRow& row : document.bursts) {
-        if (row.target != Target::kRemote || !row.elapsed) continue;
+        if (row.target != Target::kRemote || !row.fence || !row.clock) continue;
         const Bytes bytes =
             row.bytes_per_producer * (static_cast<double>(row.producers) * row.bursts);
-        const BytesPerNanosecond rate = bytes / *row.elapsed;
+        // To the slowest SM's fence: when the median SM is done, others still have bytes to send.
+        const BytesPerNanosecond rate = bytes / (row.fence->max / *row.clock);
         if (rate <= *line) continue;
         document.provenance.warnings.push_back(
             fmt::format("accounting error: {} {} {} of {} SMs x {} B ({} addresses) gives {:.0f} "

@@ -2,13 +2,18 @@
 
 #include <algorithm>
 #include <map>
+#include <vector>
 
 #include "probe/compare.hpp"
 #include "probe/probe.hpp"
+#include "probe/statistics.hpp"
 #include "trace/enum_names.hpp"
 
 namespace xstage::probe {
 namespace {
+
+/// Neighbours in the order of time that are further apart than this belong to different groups.
+constexpr double kShareGap = 0.08;
 
 struct Knee {
     double bytes = 0;       ///< the largest burst that all producers issue as fast as locally
@@ -41,6 +46,23 @@ std::map<int, Knee> knees(const Measurements& document, const std::string& path)
     return out;
 }
 
+/// Which SMs are done early when all store at once: arbitration shares a path by group first.
+void print_shares(const SmRow& row, std::FILE* out) {
+    const auto groups = speed_groups(row.issue, kShareGap);
+    if (groups.size() < 2) {
+        fmt::print(out, "all SMs store at about the same pace\n");
+        return;
+    }
+    for (const auto& group : groups) {
+        std::vector<double> times;
+        for (const int id : group)
+            times.push_back(row.issue[static_cast<std::size_t>(id)]->value());
+        fmt::print(out, "{:>4} SMs done after {:.0f} cycles (median)", group.size(), median(times));
+        if (group.size() <= 40) fmt::print(out, ": ids {}", fmt::join(group, " "));
+        fmt::print(out, "\n");
+    }
+}
+
 }  // namespace
 
 void print_summary(const Measurements& document, std::FILE* out) {
@@ -68,6 +90,9 @@ void print_summary(const Measurements& document, std::FILE* out) {
         fmt::print(out, "visible: {:>5.1f} KiB x {} SMs answered after {:.2f} us, {} stale words\n",
                    row.bytes_per_producer.value() / 1024, row.producers, row.echo_ns.value() / 1000,
                    row.stale_words);
+    }
+    for (const SmRow& row : document.per_sm) {
+        if (row.name == "all") print_shares(row, out);
     }
     for (const RateRow& row : document.rates) {
         fmt::print(out, "rate: {} ({}) {:.1f} GB/s", row.engine, row.direction, row.rate.value());

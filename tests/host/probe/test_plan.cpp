@@ -71,8 +71,12 @@ TEST(Plan, AxesOfTheUserReplaceThoseOfThePlan) {
 
 TEST(Plan, LoopbackHasNoOtherDirection) {
     for (const Step& step : make_plan({.loopback = true})) {
-        if (const auto* c = std::get_if<StoreConfig>(&step.work)) EXPECT_FALSE(c->both_directions);
-        if (const auto* c = std::get_if<RateConfig>(&step.work)) EXPECT_NE(c->direction, "both");
+        if (const auto* c = std::get_if<StoreConfig>(&step.work)) {
+            EXPECT_FALSE(c->both_directions);
+        }
+        if (const auto* c = std::get_if<RateConfig>(&step.work)) {
+            EXPECT_NE(c->direction, "both");
+        }
     }
 }
 
