@@ -23,8 +23,13 @@ struct Pending {
 template <int K>
 class Simulation {
   public:
-    Simulation(const FluidModel& model, std::span<const FluidBurst> bursts, FluidResult& result)
-        : model_(model), bursts_(bursts), result_(result), classes_(model.classes.size()) {
+    Simulation(const FluidModel& model, std::span<const FluidBurst> bursts, FluidResult& result,
+               Occupancy* occupancy)
+        : model_(model),
+          bursts_(bursts),
+          result_(result),
+          occupancy_(occupancy),
+          classes_(model.classes.size()) {
         for (double factor : model.turns) lasting_.push_back(std::pow(factor, model.lasting));
         for (std::size_t k = 0; k < classes_; ++k) {
             const ProducerClass& c = model.classes[k];
@@ -46,6 +51,7 @@ class Simulation {
             const double step = next_event();
             if (step == kNever) break;
             advance(step);
+            if (occupancy_ != nullptr) occupancy_->emplace_back(now_, in_flight());
             finish_due();
             start_due();
         }
@@ -55,8 +61,9 @@ class Simulation {
     void find_rates() {
         std::array<double, K> limit, grant;
         for (int k = 0; k < K; ++k) {
-            limit[k] = (queue_[k] > kNothing ? model_.egress : std::min(supply_[k], model_.egress)) *
-                       cost_[k];
+            limit[k] =
+                (queue_[k] > kNothing ? model_.egress : std::min(supply_[k], model_.egress)) *
+                cost_[k];
             grant[k] = 0;
         }
         // Weighted max-min: whoever wants less than the fair share gets what it wants.
@@ -132,6 +139,12 @@ class Simulation {
         }
     }
 
+    double in_flight() const {
+        double sum = 0;
+        for (std::size_t k = 0; k < classes_; ++k) sum += count_[k] * queue_[k];
+        return sum;
+    }
+
     void note_drained(std::size_t burst, double when) {
         result_.drained[burst] = std::max(result_.drained[burst], when);
     }
@@ -143,9 +156,7 @@ class Simulation {
             const double took = now_ - began_[k] - apart_[k];
             result_.issue[j * classes_ + k] = static_cast<float>(took);
             result_.ended[j] = std::max(result_.ended[j], now_);
-            double in_flight = 0;
-            for (std::size_t i = 0; i < classes_; ++i) in_flight += count_[i] * queue_[i];
-            result_.queued[j] = std::max(result_.queued[j], static_cast<float>(in_flight));
+            result_.queued[j] = std::max(result_.queued[j], static_cast<float>(in_flight()));
             if (queue_[k] > 0) {
                 pending_[k].push_back({drained_[k] + queue_[k], j});
             } else {
@@ -177,8 +188,7 @@ class Simulation {
             const FluidBurst& burst = bursts_[burst_[k]];
             // Warps that a stall has pulled apart no longer compete for the SM's own issue rate.
             const double together = std::clamp(1 - stall_[k] / burst.issue, 0.0, 1.0);
-            const double free =
-                burst.issue_apart + (burst.issue - burst.issue_apart) * together;
+            const double free = burst.issue_apart + (burst.issue - burst.issue_apart) * together;
             start_at_[k] = kNever;
             began_[k] = now_;
             left_[k] = burst.bytes;
@@ -194,6 +204,7 @@ class Simulation {
     const FluidModel& model_;
     std::span<const FluidBurst> bursts_;
     FluidResult& result_;
+    Occupancy* occupancy_;
     std::size_t classes_;
     std::size_t waiting_ = 0;
     std::vector<double> lasting_;
@@ -208,10 +219,12 @@ class Simulation {
 
 }  // namespace
 
-FluidResult run_fluid(const FluidModel& model, std::span<const FluidBurst> bursts) {
+FluidResult run_fluid(const FluidModel& model, std::span<const FluidBurst> bursts,
+                      Occupancy* occupancy) {
     const std::size_t classes = model.classes.size();
     if (classes == 0 || classes > 16 || !(model.drain > 0) || !(model.egress > 0)) {
-        throw Error(ErrorKind::kBadInput, "fluid model: 1 to 16 classes and positive rates expected");
+        throw Error(ErrorKind::kBadInput,
+                    "fluid model: 1 to 16 classes and positive rates expected");
     }
     FluidResult result;
     result.classes = classes;
@@ -223,13 +236,13 @@ FluidResult run_fluid(const FluidModel& model, std::span<const FluidBurst> burst
     result.finished.resize(classes);
     if (bursts.empty()) return result;
     if (classes == 1) {
-        Simulation<1>(model, bursts, result).run();
+        Simulation<1>(model, bursts, result, occupancy).run();
     } else if (classes <= 6) {
-        Simulation<6>(model, bursts, result).run();
+        Simulation<6>(model, bursts, result, occupancy).run();
     } else if (classes <= 8) {
-        Simulation<8>(model, bursts, result).run();
+        Simulation<8>(model, bursts, result, occupancy).run();
     } else {
-        Simulation<16>(model, bursts, result).run();
+        Simulation<16>(model, bursts, result, occupancy).run();
     }
     return result;
 }
