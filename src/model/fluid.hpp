@@ -53,7 +53,7 @@ struct FluidResult {
 using Occupancy = std::vector<std::pair<double, double>>;
 
 /// Runs the bursts through the fluid model, exactly, event by event. Throws Error (kBadInput) for
-/// more than 16 classes or a model that cannot drain.
+/// more than 8 classes or a model that cannot drain.
 FluidResult run_fluid(const FluidModel& model, std::span<const FluidBurst> bursts,
                       Occupancy* occupancy = nullptr);
 
