@@ -17,7 +17,6 @@ using namespace xstage::device;
 constexpr std::uint32_t kStartLead = 3000;  // ns from the last arrival to the start
 constexpr std::uint32_t kStoreBarrier = 1;  // named barrier of the storing warps
 
-constexpr std::uint32_t kMeetBarrier = 2;     // of these and the warps beside
 constexpr std::uint32_t kQuietSpacing = 200;  // cycles; 32 of them fit the warm-up of a round
 
 // ---- what runs beside the stores ----------------------------------------------------------------
@@ -79,6 +78,8 @@ __device__ Progress work_in_moments(Work& work, std::uint64_t begin, std::uint32
     const std::uint32_t lane = threadIdx.x % 32;
     std::uint32_t steps = 0;
     Progress mine{};
+    // Unrolled, each moment would be new code and pay for its instruction fetch.
+#pragma unroll 1
     for (std::uint32_t moment = 0; moment < 32; ++moment) {
         const std::uint64_t until = begin + std::uint64_t{moment + 1} * spacing;
         std::uint64_t now = clock_cycles();
@@ -204,9 +205,15 @@ __global__ void __launch_bounds__((kMaxWorkers + kBesideWarps) * 32, 1)
                 shared.start_ns = meet_at_start_line(lines, round * p.bursts, kStartLead,
                                                      p.wait_budget_ns, p.report);
             }
-            bar_sync(kMeetBarrier, blockDim.x);
-            const std::uint64_t start_ns = shared.start_ns;
-            spin_until_ns(start_ns);
+        } else if constexpr (Work::kWarps > 0) {
+            const Progress quiet = work_in_moments(work, clock_cycles(), kQuietSpacing);
+            if (threadIdx.x == threads + 31) shared.quiet = quiet;
+        }
+        __syncthreads();
+        const std::uint64_t start_ns = shared.start_ns;
+        spin_until_ns(start_ns);
+
+        if (storing_warp) {
             const std::uint64_t begin = clock_cycles();
             if (active) {
                 timed_bursts<Path>(p, maps, shared, round);
@@ -223,12 +230,8 @@ __global__ void __launch_bounds__((kMaxWorkers + kBesideWarps) * 32, 1)
                 out.stored = active;
             }
         } else if constexpr (Work::kWarps > 0) {
-            const Progress quiet = work_in_moments(work, clock_cycles(), kQuietSpacing);
-            bar_sync(kMeetBarrier, blockDim.x);
-            spin_until_ns(shared.start_ns);
             const Progress mine = work_in_moments(work, clock_cycles(), p.beside_spacing);
             if (threadIdx.x / 32 == p.warps) {
-                if (threadIdx.x % 32 == 31) shared.quiet = quiet;
                 shared.storing[threadIdx.x % 32] = mine;
             }
         }
