@@ -17,6 +17,7 @@ using namespace xstage::device;
 constexpr std::uint32_t kStartLead = 3000;  // ns from the last arrival to the start
 constexpr std::uint32_t kStoreBarrier = 1;  // named barrier of the storing warps
 
+constexpr std::uint32_t kBesideBarrier = 2;   // of the warps beside
 constexpr std::uint32_t kQuietSpacing = 200;  // cycles; 32 of them fit the warm-up of a round
 
 // ---- what runs beside the stores ----------------------------------------------------------------
@@ -76,19 +77,16 @@ struct Progress {
 template <class Work>
 __device__ Progress work_in_moments(Work& work, std::uint64_t begin, std::uint32_t spacing) {
     const std::uint32_t lane = threadIdx.x % 32;
-    std::uint32_t steps = 0;
+    std::uint32_t steps = 0, moment = 0, next = spacing;
     Progress mine{};
-    // Unrolled, each moment would be new code and pay for its instruction fetch.
-#pragma unroll 1
-    for (std::uint32_t moment = 0; moment < 32; ++moment) {
-        const std::uint64_t until = begin + std::uint64_t{moment + 1} * spacing;
-        std::uint64_t now = clock_cycles();
-        while (now < until) {
-            work.step();
-            ++steps;
-            now = clock_cycles();
+    // One look at the clock per step, whatever the spacing: a look costs about 25 cycles.
+    while (moment < 32) {
+        work.step();
+        ++steps;
+        const auto now = static_cast<std::uint32_t>(clock_cycles() - begin);
+        for (; moment < 32 && now >= next; ++moment, next += spacing) {
+            if (lane == moment) mine = {steps, now};
         }
-        if (lane == moment) mine = {steps, static_cast<std::uint32_t>(now - begin)};
     }
     return mine;
 }
@@ -234,6 +232,9 @@ __global__ void __launch_bounds__((kMaxWorkers + kBesideWarps) * 32, 1)
             if (threadIdx.x / 32 == p.warps) {
                 shared.storing[threadIdx.x % 32] = mine;
             }
+            // The storing warps meet once more per round. Without a barrier here racecheck, which
+            // counts them, takes one round of these warps for another and reports a race.
+            bar_sync(kBesideBarrier, kBesideWarps * 32);
         }
         __syncthreads();
 
