@@ -40,8 +40,12 @@ void fit_recorded_node(benchmark::State& state) {
     for (auto _ : state) benchmark::DoNotOptimize(model::fit(m, options));
     note_memory(state);
 }
-BENCHMARK(fit_recorded_node)->ArgName("held_out")->Arg(0)->Arg(1)->Iterations(1)->Unit(
-    benchmark::kSecond);
+BENCHMARK(fit_recorded_node)
+    ->ArgName("held_out")
+    ->Arg(0)
+    ->Arg(1)
+    ->Iterations(1)
+    ->Unit(benchmark::kSecond);
 
 // Bursts and gaps of a linear congruential sequence: no two alike, so nothing repeats.
 model::Scenario million(bool equal) {
@@ -62,8 +66,12 @@ void predict_a_million_bursts(benchmark::State& state) {
     for (auto _ : state) benchmark::DoNotOptimize(model::predict(s, p));
     note_memory(state);
 }
-BENCHMARK(predict_a_million_bursts)->ArgName("equal")->Arg(0)->Arg(1)->Iterations(1)->Unit(
-    benchmark::kSecond);
+BENCHMARK(predict_a_million_bursts)
+    ->ArgName("equal")
+    ->Arg(0)
+    ->Arg(1)
+    ->Iterations(1)
+    ->Unit(benchmark::kSecond);
 
 }  // namespace
 

@@ -72,8 +72,10 @@ std::vector<Case> thin_out(const std::vector<Case>& cases) {
     for (const Case& c : cases) {
         out.push_back(c);
         if (c.mode != BurstMode::kPeriodic) continue;
-        if (seen++ % kEvery != 0) out.pop_back();
-        else for (double& w : out.back().weight) w *= std::sqrt(double{kEvery});
+        if (seen++ % kEvery != 0)
+            out.pop_back();
+        else
+            for (double& w : out.back().weight) w *= std::sqrt(double{kEvery});
     }
     return out;
 }
@@ -81,8 +83,9 @@ std::vector<Case> thin_out(const std::vector<Case>& cases) {
 Observed simulate(const Profile& profile, const Case& c) {
     const StorePath& path = profile.paths[c.path];
     const FluidModel model = fluid_model(profile.network, profile.groups, path, c.load);
-    std::vector<FluidBurst> bursts(static_cast<std::size_t>(c.bursts),
-                                   fluid_burst(profile.network, path, c.load, c.bytes, c.gap, false));
+    std::vector<FluidBurst> bursts(
+        static_cast<std::size_t>(c.bursts),
+        fluid_burst(profile.network, path, c.load, c.bytes, c.gap, false));
     bursts.front() = fluid_burst(profile.network, path, c.load, c.bytes, c.gap, true);
     const FluidResult result = run_fluid(model, bursts);
 
@@ -96,8 +99,7 @@ Observed simulate(const Profile& profile, const Case& c) {
     burst_times(bursts.size() - 1, kLast, out);
     const double finish = path.finish.value();
     out[kTotal] = quantile(model, std::span<const double>(result.finished), 0.5) + finish;
-    out[kTotalSlowest] =
-        *std::max_element(result.finished.begin(), result.finished.end()) + finish;
+    out[kTotalSlowest] = *std::max_element(result.finished.begin(), result.finished.end()) + finish;
     return out;
 }
 

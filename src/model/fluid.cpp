@@ -21,9 +21,15 @@ constexpr double kDust = 1e-3;     // bytes that rounding may lose over a long r
 using Pair = double __attribute__((vector_size(16)));
 using Mask = std::int64_t __attribute__((vector_size(16)));
 
-constexpr Pair both(double x) { return Pair{x, x}; }
-inline Pair lesser(Pair a, Pair b) { return a < b ? a : b; }
-inline bool any(Mask m) { return (m[0] | m[1]) != 0; }
+constexpr Pair both(double x) {
+    return Pair{x, x};
+}
+inline Pair lesser(Pair a, Pair b) {
+    return a < b ? a : b;
+}
+inline bool any(Mask m) {
+    return (m[0] | m[1]) != 0;
+}
 
 template <std::size_t P>
 struct Lanes {
@@ -43,8 +49,13 @@ struct Pending {
 template <std::size_t P>
 class Simulation {
   public:
-    Simulation(const FluidModel& model, std::span<const FluidBurst> bursts, FluidResult& result)
-        : model_(model), bursts_(bursts), result_(result), classes_(model.classes.size()) {
+    Simulation(const FluidModel& model, std::span<const FluidBurst> bursts, FluidResult& result,
+               Occupancy* occupancy)
+        : model_(model),
+          bursts_(bursts),
+          result_(result),
+          occupancy_(occupancy),
+          classes_(model.classes.size()) {
         for (double factor : model.turns) lasting_.push_back(std::pow(factor, model.lasting));
         for (std::size_t k = 0; k < classes_; ++k) {
             const ProducerClass& c = model.classes[k];
@@ -63,6 +74,7 @@ class Simulation {
             const double step = next_event();
             if (step == kNever) break;
             advance(step);
+            if (occupancy_ != nullptr) occupancy_->emplace_back(now_, in_flight());
         }
     }
 
@@ -125,7 +137,8 @@ class Simulation {
             // A turn lasts equally long whoever holds it: it counts the fair share, not bytes.
             turn_rate_.pair[i] = out * weight_.pair[i] / share_.pair[i];
             const Mask turns = (turn_left_.pair[i] > zero) & (out > zero);
-            when = lesser(when, turns ? turn_left_.pair[i] / (turns ? turn_rate_.pair[i] : one) : never);
+            when = lesser(when,
+                          turns ? turn_left_.pair[i] / (turns ? turn_rate_.pair[i] : one) : never);
             soonest = lesser(soonest, when);
         }
         return std::max(std::min(soonest[0], soonest[1]), 0.0);
@@ -240,6 +253,7 @@ class Simulation {
     const FluidModel& model_;
     std::span<const FluidBurst> bursts_;
     FluidResult& result_;
+    Occupancy* occupancy_;
     std::size_t classes_;
     std::size_t waiting_ = 0;
     std::vector<double> lasting_;
@@ -251,10 +265,12 @@ class Simulation {
 
 }  // namespace
 
-FluidResult run_fluid(const FluidModel& model, std::span<const FluidBurst> bursts) {
+FluidResult run_fluid(const FluidModel& model, std::span<const FluidBurst> bursts,
+                      Occupancy* occupancy) {
     const std::size_t classes = model.classes.size();
     if (classes == 0 || classes > 8 || !(model.drain > 0) || !(model.egress > 0)) {
-        throw Error(ErrorKind::kBadInput, "fluid model: 1 to 8 classes and positive rates expected");
+        throw Error(ErrorKind::kBadInput,
+                    "fluid model: 1 to 8 classes and positive rates expected");
     }
     FluidResult result;
     result.classes = classes;
@@ -266,11 +282,11 @@ FluidResult run_fluid(const FluidModel& model, std::span<const FluidBurst> burst
     result.finished.resize(classes);
     if (bursts.empty()) return result;
     if (classes <= 2) {
-        Simulation<1>(model, bursts, result).run();
+        Simulation<1>(model, bursts, result, occupancy).run();
     } else if (classes <= 6) {
-        Simulation<3>(model, bursts, result).run();
+        Simulation<3>(model, bursts, result, occupancy).run();
     } else {
-        Simulation<4>(model, bursts, result).run();
+        Simulation<4>(model, bursts, result, occupancy).run();
     }
     return result;
 }

@@ -45,8 +45,7 @@ int issuers(const StorePath& path, const Load& load) {
 // Issue by the SM as a whole: at its accept rate until its room is full, then at its egress.
 Cycles together(const Network& network, const StorePath& path, Bytes bytes) {
     const BytesPerCycle surplus = path.accept - network.egress;
-    const Bytes fast =
-        surplus.value() > 0 ? path.room * (path.accept / surplus) : bytes;
+    const Bytes fast = surplus.value() > 0 ? path.room * (path.accept / surplus) : bytes;
     return std::min(bytes, fast) / path.accept + positive_part(bytes - fast) / network.egress;
 }
 
@@ -135,10 +134,12 @@ FluidBurst fluid_burst(const Network& network, const StorePath& path, const Load
 }
 
 double issue_median(const Network& network, const StorePath& path, const Load& load, Bytes bytes,
-                    const FluidBurst& burst, const FluidModel& model, std::span<const float> times) {
+                    const FluidBurst& burst, const FluidModel& model,
+                    std::span<const float> times) {
     // The SM takes its warps in turn: in the last round half of them are done before the last.
     const Cycles round = path.instruction * (issuers(path, load) - 1) / network.egress;
-    const Cycles slack = positive_part(together(network, path, bytes) - one_warp(path, load, bytes));
+    const Cycles slack =
+        positive_part(together(network, path, bytes) - one_warp(path, load, bytes));
     const double lead = std::min(0.5 * round, slack).value();
     const double median = class_quantile(model, times, 0.5);
     // A stalled median warp waits for room, not for its turn in the SM.
