@@ -55,7 +55,7 @@ std::vector<Case> make_cases(const Measurements& measurements, GigaHertz typical
         const bool alone = row.mode == BurstMode::kIsolated;
         if (first) put(c, kFirst, first->p50.value(), first->max.value(), alone ? 1 : 0.3);
         if (last) {
-            const double weight = row.mode == BurstMode::kGap2 ? 1 : 0;
+            const double weight = row.mode == BurstMode::kGap2 ? 1.5 : 0;
             put(c, kLast, last->p50.value(), last->max.value(), weight);
         }
         put(c, kTotal, row.total.p50.value(), row.total.max.value(),
