@@ -19,3 +19,8 @@ elseif(XSTAGE_SANITIZE STREQUAL "thread")
 elseif(NOT XSTAGE_SANITIZE STREQUAL "")
     message(FATAL_ERROR "XSTAGE_SANITIZE is '${XSTAGE_SANITIZE}'; expected address, thread or nothing")
 endif()
+
+if(XSTAGE_FUZZ)
+    add_compile_options(-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined)
+    add_link_options(-fsanitize=address,undefined)
+endif()

@@ -6,7 +6,6 @@
 #include <stdexcept>
 #include <tuple>
 
-#include "core/file.hpp"
 #include "trace/enum_names.hpp"
 #include "xstage/error.hpp"
 
@@ -366,11 +365,6 @@ Json to_json(const Measurements& measurements) {
             {"rates", rows_to_json(measurements.rates)},
             {"litmus", rows_to_json(measurements.litmus)},
             {"user_bursts", rows_to_json(measurements.user_bursts)}};
-}
-
-Measurements read_measurements(const std::string& path) {
-    const core::Json document = core::parse_json(core::read_file(path), path);
-    return measurements_from_json(document, path);
 }
 
 }  // namespace xstage::trace

@@ -15,7 +15,4 @@ core::Json to_json(const Measurements& measurements);
 Provenance provenance_from_json(const core::Json& document);
 core::Json to_json(const Provenance& provenance);
 
-/// A measurement document from a file, or from standard input for "-".
-Measurements read_measurements(const std::string& path);
-
 }  // namespace xstage::trace

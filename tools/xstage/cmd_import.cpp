@@ -3,9 +3,8 @@
 #include <memory>
 
 #include "commands.hpp"
-#include "core/file.hpp"
 #include "trace/import_h200x2.hpp"
-#include "trace/measurement_json.hpp"
+#include "xstage/documents.hpp"
 
 namespace xstage::cli {
 
@@ -22,7 +21,7 @@ void add_import(CLI::App& app) {
     command->add_option("-o,--output", options->output, "document to write; - for standard output");
     command->callback([options] {
         const Measurements measurements = trace::import_h200x2(options->directory);
-        core::write_file_atomic(options->output, core::dump_json(trace::to_json(measurements)));
+        write_measurements(options->output, measurements);
         fmt::print(stderr, "xstage import: {} burst rows, {} visible rows, {} SM rows, {} curves\n",
                    measurements.bursts.size(), measurements.visible.size(),
                    measurements.per_sm.size(), measurements.curves.size());

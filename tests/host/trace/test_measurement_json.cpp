@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "expect_error.hpp"
+#include "xstage/documents.hpp"
 
 namespace xstage::trace {
 namespace {
