@@ -12,7 +12,8 @@ CudaParts open_cuda(const FabricOptions&, const std::vector<int>&) {
 }
 
 std::unique_ptr<Engine> make_cuda_engine(const FabricOptions&, const std::vector<int>&,
-                                         const std::vector<int>&, const Blocks&) {
+                                         const std::vector<int>&, const Blocks&,
+                                         std::function<bool(int)>) {
     throw Error(ErrorKind::kUnsupported, kMissing);
 }
 

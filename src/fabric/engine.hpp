@@ -50,12 +50,4 @@ std::unique_ptr<Engine> make_host_engine(const Blocks& blocks, int rank, int wor
 /// One line for a user: who is missing, for what, or who disagrees.
 std::string describe(const Failure& failure, std::chrono::nanoseconds wait_timeout);
 
-/// What the self-test stores: differs for every pair, and is neither zero nor a counter.
-constexpr std::uint64_t self_test_pattern(int from, int to) {
-    return protocol::mix(0x5e1f7e57, static_cast<std::uint64_t>(from * kMaxRanks + to)) | 1;
-}
-
-/// Mixed into the chain of calls for a barrier.
-inline constexpr std::uint64_t kBarrierSignature = 0xba441e4;
-
 }  // namespace xstage::fabric

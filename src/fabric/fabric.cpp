@@ -100,13 +100,14 @@ void Fabric::Impl::set_up_signals() {
     build("signals", pieces);
     const Outcome opened = attempt([&] {
         for (int r : local_ranks) memory->clear(signal_ranges[r].data(), bytes, r);
+        std::function<bool(int)> peer_left;
+        if (Rendezvous* meeting = rendezvous.get())
+            peer_left = [meeting](int peer) { return meeting->left(peer); };
         if (backend == Backend::kHost) {
-            Rendezvous* meeting = rendezvous.get();
             engine = make_host_engine(blocks, options.rank, options.world, options.wait_timeout,
-                                      options.trap_on_timeout,
-                                      [meeting](int peer) { return meeting->left(peer); });
+                                      options.trap_on_timeout, std::move(peer_left));
         } else {
-            engine = make_cuda_engine(options, local_ranks, cuda_devices, blocks);
+            engine = make_cuda_engine(options, local_ranks, cuda_devices, blocks, std::move(peer_left));
         }
     });
     agree("signals open", opened);

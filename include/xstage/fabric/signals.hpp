@@ -73,6 +73,14 @@ struct FailureReport {
     std::uint64_t seen;  ///< the word that was there instead
 };
 
+/// What the self-test of set-up stores: differs for every pair, and is neither zero nor a counter.
+XSTAGE_HD constexpr std::uint64_t self_test_pattern(int from, int to) {
+    return protocol::mix(0x5e1f7e57, static_cast<std::uint64_t>(from * kMaxRanks + to)) | 1;
+}
+
+/// Mixed into the chain of calls for a barrier.
+inline constexpr std::uint64_t kBarrierSignature = 0xba441e4;
+
 /// One call on one buffer, as every rank must describe it.
 struct CallShape {
     std::uint32_t first_channel = 0;  ///< the tensor's first buffer
