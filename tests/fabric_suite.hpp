@@ -4,13 +4,13 @@
 // tests/gpu/fabric over virtual ranks and processes on GPUs. A body runs in every process of the
 // group and throws what it finds wrong, since a child process has no other way to say it.
 
-#include <fmt/format.h>
-
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <functional>
 #include <random>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -22,7 +22,7 @@ namespace xstage::fabric::suite {
 #define SUITE_REQUIRE(condition)                                                               \
     do {                                                                                       \
         if (!(condition))                                                                      \
-            throw std::runtime_error(fmt::format("{}:{}: {}", __FILE__, __LINE__, #condition)); \
+            throw std::runtime_error(__FILE__ ":" + std::to_string(__LINE__) + ": " #condition); \
     } while (false)
 
 inline std::uint32_t pattern(std::uint64_t seed, std::uint64_t row, std::uint64_t word) {
