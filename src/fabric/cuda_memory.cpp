@@ -97,6 +97,16 @@ class CudaMemory final : public Memory {
         unmap(from, bytes);
     }
 
+    void quiesce() noexcept override {
+        int before = 0;
+        if (cudaGetDevice(&before) != cudaSuccess) return;
+        for (const CUmemAccessDesc& access : access_) {
+            cudaSetDevice(access.location.id);
+            cudaDeviceSynchronize();
+        }
+        cudaSetDevice(before);
+    }
+
     void clear(std::byte* address, std::size_t bytes, int rank) override {
         const DeviceScope scope(device_of(rank));
         check_runtime(cudaMemset(address, 0, bytes), "cudaMemset");

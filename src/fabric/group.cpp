@@ -35,6 +35,7 @@ Range::~Range() { reset(); }
 
 void Range::reset() noexcept {
     if (base_ == nullptr) return;
+    if (!mapped_.empty()) memory_->quiesce();
     for (const Mapped& m : mapped_) memory_->unmap(base_ + m.offset, m.bytes);
     mapped_.clear();
     memory_->unreserve(base_, bytes_);

@@ -165,9 +165,11 @@ class HostEngine final : public Engine {
 
     /// The slow half of a wait: is there still hope that the word will come?
     bool still_well(SignalKind kind, Word epoch, int p, std::chrono::steady_clock::time_point deadline) {
+        // A break that is known comes first: whoever is silent for another reason may also be elsewhere.
+        for (int q = 0; q < world_; ++q)
+            if (const Word abort = load(lane(q).abort, Order::kAcquire)) return adopt(abort);
         for (int q = 0; q < world_; ++q) {
             if (q == rank_) continue;
-            if (const Word abort = load(lane(q).abort, Order::kAcquire)) return adopt(abort);
             const Word announced = load(lane(q).announce[state_.call % kAnnounceSlots], Order::kPlain);
             if (protocol::epoch_of(announced) == protocol::epoch_of(announcement()) &&
                 announced != announcement())

@@ -83,6 +83,8 @@ class HostMemory final : public Memory {
         unmap(from, bytes);
     }
 
+    void quiesce() noexcept override {}
+
     void clear(std::byte* address, std::size_t bytes, int) override { std::memset(address, 0, bytes); }
 
   private:

@@ -124,6 +124,8 @@ struct GpuOps::Device {
     }
     ~Device() {
         use();
+        if (beside != nullptr) cudaStreamDestroy(beside);
+        cudaFree(ballast);
         cudaStreamDestroy(stream);
         cudaFree(calls);
         cudaFree(total);
@@ -140,6 +142,8 @@ struct GpuOps::Device {
 
     int id;
     cudaStream_t stream = nullptr;
+    cudaStream_t beside = nullptr;
+    std::byte* ballast = nullptr;
     std::uint64_t* calls = nullptr;
     unsigned long long* total = nullptr;
     unsigned long long* once = nullptr;
@@ -244,6 +248,21 @@ std::uint64_t GpuOps::counted_differences() {
     std::uint64_t sum = 0;
     for (const auto& d : devices_) sum += d->read(d->total);
     return sum;
+}
+
+void GpuOps::load(int copies) {
+    constexpr std::size_t kBytes = std::size_t{64} << 20;
+    for (const auto& d : devices_) {
+        d->use();
+        if (d->ballast == nullptr) {
+            check(cudaMalloc(&d->ballast, 2 * kBytes), "cudaMalloc");
+            check(cudaStreamCreateWithFlags(&d->beside, cudaStreamNonBlocking), "cudaStreamCreate");
+        }
+        for (int i = 0; i < copies; ++i)
+            check(cudaMemcpyAsync(d->ballast + kBytes * (i % 2), d->ballast + kBytes * ((i + 1) % 2), kBytes,
+                                  cudaMemcpyDeviceToDevice, d->beside),
+                  "copy beside");
+    }
 }
 
 void GpuOps::replay(const std::function<void()>& work, int replays, const std::function<void(int)>& between) {

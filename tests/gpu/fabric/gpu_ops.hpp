@@ -38,6 +38,9 @@ class GpuOps final : public Ops {
     /// Runs `work` as a captured graph `replays` times; `between` runs eagerly after each.
     void replay(const std::function<void()>& work, int replays, const std::function<void(int)>& between);
 
+    /// Copies of 64 MiB on each device, beside whatever the rank's stream does.
+    void load(int copies);
+
   private:
     struct Device;
     Device& device_of(int rank) const;

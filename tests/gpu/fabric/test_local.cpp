@@ -1,8 +1,6 @@
 // The suite over virtual ranks in one process: all on one GPU, and spread over the GPUs there are.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "gpu_ops.hpp"
 
@@ -72,8 +70,8 @@ TEST(LocalFabricSetUp, SaysWhatIsMissing) {
 TEST(LocalFabricSetUp, BuffersComeAndGoWithoutALeak) {
     if (suite::device_count() == 0) GTEST_SKIP() << "no CUDA device";
     Fabric fabric(local_options(2, {0, 0}));
-    // 500 rounds of 1 GB on each of two ranks would not fit if any of them stayed.
-    for (int i = 0; i < 500; ++i) SymmetricBuffer buffer(fabric, std::size_t{1} << 30);
+    // 40 rounds of 4 GiB on each of two ranks would not fit any card if they stayed.
+    for (int i = 0; i < 40; ++i) SymmetricBuffer buffer(fabric, std::size_t{4} << 30);
 }
 
 }  // namespace
