@@ -1,5 +1,5 @@
-// Times the fabric on this node: the barrier, by events around a replayed graph, and the creation of a
-// symmetric buffer of 1 GB on every rank. One JSON document on stdout or in --out FILE.
+// Times the fabric on this node: the barrier, by events around a replayed graph, and the creation
+// of a symmetric buffer of 1 GB on every rank. One JSON document on stdout or in --out FILE.
 //
 //   fabric_bench --node NAME [--commit HASH] [--out FILE]
 
@@ -33,13 +33,17 @@ constexpr int kSamples = 101;
 constexpr std::size_t kGigabyte = 1'000'000'000;
 
 void check(cudaError_t error, const char* what) {
-    if (error != cudaSuccess) throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error));
+    if (error != cudaSuccess)
+        throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error));
 }
 
 Json percentiles(std::vector<double> values) {
     std::sort(values.begin(), values.end());
     auto at = [&](double q) { return values[static_cast<std::size_t>(q * (values.size() - 1))]; };
-    return {{"p5", at(0.05)}, {"p50", at(0.5)}, {"p95", at(0.95)}, {"max", values.back()},
+    return {{"p5", at(0.05)},
+            {"p50", at(0.5)},
+            {"p95", at(0.95)},
+            {"max", values.back()},
             {"samples", values.size()}};
 }
 
@@ -81,7 +85,8 @@ Json time_creation(Fabric& fabric) {
         const auto start = std::chrono::steady_clock::now();
         const SymmetricBuffer buffer(fabric, kGigabyte);
         ms.push_back(
-            std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
+            std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
+                .count());
     }
     return percentiles(ms);
 }
@@ -121,7 +126,8 @@ Json process_rows(const std::string& name, int rank, const std::vector<int>& dev
     return row;
 }
 
-/// Runs a measurement in a child, since this process must not hold a context of its own when it forks.
+/// Runs a measurement in a child, since this process must not hold a context of its own when it
+/// forks.
 std::vector<Json> in_children(int count, const std::function<Json(int)>& measure) {
     std::vector<std::pair<pid_t, int>> children;
     for (int r = 0; r < count; ++r) {
@@ -148,7 +154,8 @@ std::vector<Json> in_children(int count, const std::function<Json(int)>& measure
         for (ssize_t n; (n = ::read(pipe, buffer, sizeof buffer)) > 0;) text.append(buffer, n);
         ::close(pipe);
         ::waitpid(pid, nullptr, 0);
-        results.push_back(text.empty() ? Json{{"error", "the measuring process died"}} : Json::parse(text));
+        results.push_back(text.empty() ? Json{{"error", "the measuring process died"}}
+                                       : Json::parse(text));
     }
     return results;
 }
@@ -162,7 +169,8 @@ Json describe_node() {
         check(cudaGetDeviceProperties(&prop, i), "cudaGetDeviceProperties");
         int khz = 0;
         check(cudaDeviceGetAttribute(&khz, cudaDevAttrClockRate, i), "clock");
-        gpus.push_back({{"name", prop.name}, {"sms", prop.multiProcessorCount}, {"max_clock_ghz", khz / 1e6}});
+        gpus.push_back(
+            {{"name", prop.name}, {"sms", prop.multiProcessorCount}, {"max_clock_ghz", khz / 1e6}});
     }
     int driver = 0;
     int runtime = 0;
@@ -170,7 +178,10 @@ Json describe_node() {
     check(cudaRuntimeGetVersion(&runtime), "runtime version");
     std::string kernel_driver;
     std::getline(std::ifstream("/proc/driver/nvidia/version"), kernel_driver);
-    return {{"gpus", gpus}, {"cuda_driver", driver}, {"cuda_runtime", runtime}, {"driver", kernel_driver}};
+    return {{"gpus", gpus},
+            {"cuda_driver", driver},
+            {"cuda_runtime", runtime},
+            {"driver", kernel_driver}};
 }
 
 std::string now() {
@@ -188,10 +199,14 @@ int main(int argc, char** argv) {
     std::string out;
     std::vector<std::string> arguments(argv, argv + argc);
     for (int i = 1; i + 1 < argc; i += 2) {
-        if (arguments[i] == "--node") node = arguments[i + 1];
-        else if (arguments[i] == "--commit") commit = arguments[i + 1];
-        else if (arguments[i] == "--out") out = arguments[i + 1];
-        else return std::fprintf(stderr, "unknown option %s\n", argv[i]), 2;
+        if (arguments[i] == "--node")
+            node = arguments[i + 1];
+        else if (arguments[i] == "--commit")
+            commit = arguments[i + 1];
+        else if (arguments[i] == "--out")
+            out = arguments[i + 1];
+        else
+            return std::fprintf(stderr, "unknown option %s\n", argv[i]), 2;
     }
     try {
         const Json info = in_children(1, [](int) { return describe_node(); }).front();
@@ -205,7 +220,8 @@ int main(int argc, char** argv) {
         std::vector<std::vector<int>> placements{{0, 0}};
         if (info["gpus"].size() >= 2) placements.push_back({0, 1});
         for (const auto& devices : placements) {
-            const std::string name = "bench-" + std::to_string(::getpid()) + std::to_string(devices[1]);
+            const std::string name =
+                "bench-" + std::to_string(::getpid()) + std::to_string(devices[1]);
             for (const Json& row :
                  in_children(2, [&](int rank) { return process_rows(name, rank, devices); }))
                 rows.push_back(row);
@@ -222,8 +238,10 @@ int main(int argc, char** argv) {
                             {"barriers_per_graph", kBarriersPerGraph},
                             {"bytes_created", kGigabyte},
                             {"rows", rows}};
-        if (out.empty()) std::printf("%s\n", document.dump(2).c_str());
-        else std::ofstream(out) << document.dump(2) << '\n';
+        if (out.empty())
+            std::printf("%s\n", document.dump(2).c_str());
+        else
+            std::ofstream(out) << document.dump(2) << '\n';
     } catch (const std::exception& e) {
         std::fprintf(stderr, "%s\n", e.what());
         return 1;

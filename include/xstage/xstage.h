@@ -20,10 +20,12 @@ typedef enum xstage_status {
     XSTAGE_TIMED_OUT = 124
 } xstage_status;
 
-/* One line about the last failure on this thread; "" before the first. Valid until the next call. */
+/* One line about the last failure on this thread; "" before the first. Valid until the next call.
+ */
 const char* xstage_last_error(void);
 
-/* ---- fabric: see docs/fabric.md --------------------------------------------------------------- */
+/* ---- fabric: see docs/fabric.md ---------------------------------------------------------------
+ */
 
 typedef enum xstage_backend {
     XSTAGE_BACKEND_HOST = 0,
@@ -67,22 +69,23 @@ int xstage_fabric_backend(const xstage_fabric* fabric);
 /* "" when the group is on the backend that was asked for. Valid as long as the fabric. */
 const char* xstage_fabric_fallback_reason(const xstage_fabric* fabric);
 size_t xstage_fabric_page_bytes(const xstage_fabric* fabric);
-/* `streams`: one cudaStream_t per device of this process, or NULL with a count of 0 for defaults. */
+/* `streams`: one cudaStream_t per device of this process, or NULL with a count of 0 for defaults.
+ */
 int xstage_fabric_barrier(xstage_fabric* fabric, void* const* streams, size_t stream_count);
 int xstage_fabric_synchronize(xstage_fabric* fabric, void* const* streams, size_t stream_count);
 /* The group's failure, if it is broken; XSTAGE_OK otherwise. */
 int xstage_fabric_check(const xstage_fabric* fabric);
 
-int xstage_symmetric_buffer_create(xstage_fabric* fabric, size_t bytes, int32_t dtype, size_t reserve_bytes,
-                                   xstage_symmetric_buffer** buffer);
+int xstage_symmetric_buffer_create(xstage_fabric* fabric, size_t bytes, int32_t dtype,
+                                   size_t reserve_bytes, xstage_symmetric_buffer** buffer);
 void xstage_symmetric_buffer_destroy(xstage_symmetric_buffer* buffer);
 int xstage_symmetric_buffer_grow(xstage_symmetric_buffer* buffer, size_t bytes);
 int xstage_symmetric_buffer_at(const xstage_symmetric_buffer* buffer, int rank, void** address);
 
 typedef struct xstage_stitched_options {
-    size_t struct_size; /* sizeof(xstage_stitched_options) */
-    int32_t padded;     /* 0: batched */
-    int32_t by_pages;   /* single pages of the ranks in turn; padded only */
+    size_t struct_size;  /* sizeof(xstage_stitched_options) */
+    int32_t padded;      /* 0: batched */
+    int32_t by_pages;    /* single pages of the ranks in turn; padded only */
     const int64_t* rows; /* per rank */
     size_t row_bytes;
     int32_t dtype;
@@ -105,11 +108,14 @@ typedef struct xstage_stitched_layout {
 int xstage_stitched_tensor_create(xstage_fabric* fabric, const xstage_stitched_options* options,
                                   xstage_stitched_tensor** tensor);
 void xstage_stitched_tensor_destroy(xstage_stitched_tensor* tensor);
-int xstage_stitched_tensor_layout(const xstage_stitched_tensor* tensor, xstage_stitched_layout* layout);
+int xstage_stitched_tensor_layout(const xstage_stitched_tensor* tensor,
+                                  xstage_stitched_layout* layout);
 int xstage_stitched_tensor_range(const xstage_stitched_tensor* tensor, int buffer, void** address);
-int xstage_stitched_tensor_receive(const xstage_stitched_tensor* tensor, int buffer, int rank, void** address);
+int xstage_stitched_tensor_receive(const xstage_stitched_tensor* tensor, int buffer, int rank,
+                                   void** address);
 /* Byte offset in the range of a rank's row. */
-int xstage_stitched_tensor_offset(const xstage_stitched_tensor* tensor, int rank, int64_t row, size_t* offset);
+int xstage_stitched_tensor_offset(const xstage_stitched_tensor* tensor, int rank, int64_t row,
+                                  size_t* offset);
 int xstage_stitched_tensor_begin(xstage_stitched_tensor* tensor, int buffer, void* const* streams,
                                  size_t stream_count);
 int xstage_stitched_tensor_publish(xstage_stitched_tensor* tensor, int buffer, void* const* streams,

@@ -31,14 +31,15 @@ namespace {
 
 template <class T>
 T& existing(T* pointer, const char* what) {
-    if (pointer == nullptr) throw Error(ErrorKind::kBadInput, std::string(what) + " must not be NULL");
+    if (pointer == nullptr)
+        throw Error(ErrorKind::kBadInput, std::string(what) + " must not be NULL");
     return *pointer;
 }
 
 Streams streams_of(void* const* streams, std::size_t count) {
     if (count == 0) return {};
     existing(streams, "streams");
-    return std::vector<void*>(streams, streams + count);
+    return std::span<void* const>(streams, count);
 }
 
 /// Reads a struct of this or an earlier version: what an earlier one lacks is zero.
@@ -46,7 +47,8 @@ template <class T>
 T sized(const T* given) {
     const std::size_t size = existing(given, "options").struct_size;
     if (size < sizeof(std::size_t) || size > sizeof(T))
-        throw Error(ErrorKind::kBadInput, "options have a struct_size that this version does not know");
+        throw Error(ErrorKind::kBadInput,
+                    "options have a struct_size that this version does not know");
     T copy{};
     std::memcpy(&copy, given, size);
     return copy;
@@ -55,7 +57,8 @@ T sized(const T* given) {
 template <class Enum>
 Enum checked_enum(std::int32_t value, Enum last, const char* what) {
     if (value < 0 || value > static_cast<std::int32_t>(last))
-        throw Error(ErrorKind::kBadInput, std::string("there is no ") + what + " " + std::to_string(value));
+        throw Error(ErrorKind::kBadInput,
+                    std::string("there is no ") + what + " " + std::to_string(value));
     return static_cast<Enum>(value);
 }
 
@@ -67,7 +70,8 @@ FabricOptions options_of(const xstage_fabric_options* given) {
     options.rank = o.rank;
     if (o.name != nullptr) options.name = o.name;
     if (o.devices != nullptr) options.devices.assign(o.devices, o.devices + o.device_count);
-    if (o.setup_timeout_ms != 0) options.setup_timeout = std::chrono::milliseconds(o.setup_timeout_ms);
+    if (o.setup_timeout_ms != 0)
+        options.setup_timeout = std::chrono::milliseconds(o.setup_timeout_ms);
     if (o.wait_timeout_ms != 0) options.wait_timeout = std::chrono::milliseconds(o.wait_timeout_ms);
     options.trap_on_timeout = o.trap_on_timeout != 0;
     options.allow_fallback = o.allow_fallback != 0;
@@ -92,13 +96,20 @@ StitchedOptions options_of(const xstage_stitched_options* given, int world) {
 
 }  // namespace
 
-const char* xstage_last_error(void) { return last_error().c_str(); }
+const char* xstage_last_error(void) {
+    return last_error().c_str();
+}
 
 int xstage_fabric_create(const xstage_fabric_options* options, xstage_fabric** fabric) {
-    return guarded([&] { existing(fabric, "fabric") = new xstage_fabric{Fabric(options_of(options))}; });
+    return guarded(
+        [&] { existing(fabric, "fabric") = new xstage_fabric{Fabric(options_of(options))}; });
 }
-void xstage_fabric_destroy(xstage_fabric* fabric) { delete fabric; }
-int xstage_fabric_world(const xstage_fabric* f) { return f == nullptr ? 0 : f->fabric.world(); }
+void xstage_fabric_destroy(xstage_fabric* fabric) {
+    delete fabric;
+}
+int xstage_fabric_world(const xstage_fabric* f) {
+    return f == nullptr ? 0 : f->fabric.world();
+}
 int xstage_fabric_backend(const xstage_fabric* f) {
     return f == nullptr ? -1 : static_cast<int>(f->fabric.backend());
 }
@@ -118,15 +129,17 @@ int xstage_fabric_check(const xstage_fabric* f) {
     return guarded([&] { existing(f, "fabric").fabric.check(); });
 }
 
-int xstage_symmetric_buffer_create(xstage_fabric* f, size_t bytes, int32_t dtype, size_t reserve_bytes,
-                                   xstage_symmetric_buffer** buffer) {
+int xstage_symmetric_buffer_create(xstage_fabric* f, size_t bytes, int32_t dtype,
+                                   size_t reserve_bytes, xstage_symmetric_buffer** buffer) {
     return guarded([&] {
         existing(buffer, "buffer") = new xstage_symmetric_buffer{
-            SymmetricBuffer(existing(f, "fabric").fabric, bytes, checked_enum(dtype, DType::kF64, "dtype"),
-                            reserve_bytes)};
+            SymmetricBuffer(existing(f, "fabric").fabric, bytes,
+                            checked_enum(dtype, DType::kF64, "dtype"), reserve_bytes)};
     });
 }
-void xstage_symmetric_buffer_destroy(xstage_symmetric_buffer* buffer) { delete buffer; }
+void xstage_symmetric_buffer_destroy(xstage_symmetric_buffer* buffer) {
+    delete buffer;
+}
 int xstage_symmetric_buffer_grow(xstage_symmetric_buffer* b, size_t bytes) {
     return guarded([&] { existing(b, "buffer").buffer.grow(bytes); });
 }
@@ -142,34 +155,43 @@ int xstage_stitched_tensor_create(xstage_fabric* f, const xstage_stitched_option
             new xstage_stitched_tensor{StitchedTensor(group, options_of(options, group.world()))};
     });
 }
-void xstage_stitched_tensor_destroy(xstage_stitched_tensor* tensor) { delete tensor; }
+void xstage_stitched_tensor_destroy(xstage_stitched_tensor* tensor) {
+    delete tensor;
+}
 int xstage_stitched_tensor_layout(const xstage_stitched_tensor* t, xstage_stitched_layout* layout) {
     return guarded([&] {
         const StitchedLayout& l = existing(t, "tensor").tensor.layout();
-        existing(layout, "layout") = {l.row_stride, l.batch_stride,  l.range_bytes,   l.axis_rows,
-                                      l.last_apart, l.tiles,         l.tiles_added(), l.memory_ratio()};
+        existing(layout, "layout") = {l.row_stride,    l.batch_stride,  l.range_bytes,
+                                      l.axis_rows,     l.last_apart,    l.tiles,
+                                      l.tiles_added(), l.memory_ratio()};
     });
 }
 int xstage_stitched_tensor_range(const xstage_stitched_tensor* t, int buffer, void** address) {
-    return guarded([&] { existing(address, "address") = existing(t, "tensor").tensor.range(buffer); });
+    return guarded(
+        [&] { existing(address, "address") = existing(t, "tensor").tensor.range(buffer); });
 }
-int xstage_stitched_tensor_receive(const xstage_stitched_tensor* t, int buffer, int rank, void** address) {
+int xstage_stitched_tensor_receive(const xstage_stitched_tensor* t, int buffer, int rank,
+                                   void** address) {
     return guarded(
         [&] { existing(address, "address") = existing(t, "tensor").tensor.receive(buffer, rank); });
 }
-int xstage_stitched_tensor_offset(const xstage_stitched_tensor* t, int rank, int64_t row, size_t* offset) {
+int xstage_stitched_tensor_offset(const xstage_stitched_tensor* t, int rank, int64_t row,
+                                  size_t* offset) {
     return guarded([&] {
         existing(offset, "offset") = existing(t, "tensor").tensor.layout().offset_of(rank, row);
     });
 }
-int xstage_stitched_tensor_begin(xstage_stitched_tensor* t, int buffer, void* const* streams, size_t count) {
+int xstage_stitched_tensor_begin(xstage_stitched_tensor* t, int buffer, void* const* streams,
+                                 size_t count) {
     return guarded([&] { existing(t, "tensor").tensor.begin(buffer, streams_of(streams, count)); });
 }
 int xstage_stitched_tensor_publish(xstage_stitched_tensor* t, int buffer, void* const* streams,
                                    size_t count) {
-    return guarded([&] { existing(t, "tensor").tensor.publish(buffer, streams_of(streams, count)); });
+    return guarded(
+        [&] { existing(t, "tensor").tensor.publish(buffer, streams_of(streams, count)); });
 }
 int xstage_stitched_tensor_acquire(xstage_stitched_tensor* t, int buffer, void* const* streams,
                                    size_t count) {
-    return guarded([&] { existing(t, "tensor").tensor.acquire(buffer, streams_of(streams, count)); });
+    return guarded(
+        [&] { existing(t, "tensor").tensor.acquire(buffer, streams_of(streams, count)); });
 }

@@ -73,7 +73,8 @@ __global__ void count_differing(Rows r, unsigned long long* count) {
     if (mine != 0) atomicAdd(count, mine);
 }
 
-__global__ void count_not_poison(const std::uint32_t* data, std::size_t words, unsigned long long* count) {
+__global__ void count_not_poison(const std::uint32_t* data, std::size_t words,
+                                 unsigned long long* count) {
     unsigned long long mine = 0;
     for (std::size_t w = blockIdx.x * blockDim.x + threadIdx.x; w < words;
          w += std::size_t{gridDim.x} * blockDim.x)
@@ -81,7 +82,9 @@ __global__ void count_not_poison(const std::uint32_t* data, std::size_t words, u
     if (mine != 0) atomicAdd(count, mine);
 }
 
-__global__ void add_one(std::uint64_t* counter) { ++*counter; }
+__global__ void add_one(std::uint64_t* counter) {
+    ++*counter;
+}
 
 __global__ void hold(std::uint32_t microseconds) {
     std::uint64_t start;
@@ -94,7 +97,9 @@ __global__ void hold(std::uint32_t microseconds) {
 
 constexpr int kThreads = 256;
 
-int blocks(std::int64_t rows) { return static_cast<int>(std::clamp<std::int64_t>(rows, 1, 64)); }
+int blocks(std::int64_t rows) {
+    return static_cast<int>(std::clamp<std::int64_t>(rows, 1, 64));
+}
 
 }  // namespace
 
@@ -174,7 +179,7 @@ GpuOps::Device& GpuOps::device_of(int rank) const {
 Streams GpuOps::streams() const {
     std::vector<void*> all;
     for (const auto& d : devices_) all.push_back(d->stream);
-    return all;
+    return std::span<void* const>(all);
 }
 
 void GpuOps::store(int rank, void* to, std::size_t stride, std::int64_t rows, std::size_t words,
@@ -195,7 +200,8 @@ std::uint64_t GpuOps::differing(int rank, const void* from, std::size_t stride, 
     Device& d = device_of(rank);
     check(cudaMemsetAsync(d.once, 0, sizeof *d.once, d.stream), "memset");
     count_differing<<<blocks(rows), kThreads, 0, d.stream>>>(
-        Rows{static_cast<std::byte*>(const_cast<void*>(from)), stride, rows, words, seed, first_row, nullptr},
+        Rows{static_cast<std::byte*>(const_cast<void*>(from)), stride, rows, words, seed, first_row,
+             nullptr},
         d.once);
     check(cudaGetLastError(), "differing");
     return d.read(d.once);
@@ -204,7 +210,8 @@ std::uint64_t GpuOps::differing(int rank, const void* from, std::size_t stride, 
 std::uint64_t GpuOps::not_poison(int rank, const void* from, std::size_t words) {
     Device& d = device_of(rank);
     check(cudaMemsetAsync(d.once, 0, sizeof *d.once, d.stream), "memset");
-    count_not_poison<<<64, kThreads, 0, d.stream>>>(static_cast<const std::uint32_t*>(from), words, d.once);
+    count_not_poison<<<64, kThreads, 0, d.stream>>>(static_cast<const std::uint32_t*>(from), words,
+                                                    d.once);
     check(cudaGetLastError(), "not_poison");
     return d.read(d.once);
 }
@@ -215,8 +222,8 @@ void GpuOps::delay(int rank, std::uint32_t microseconds) {
     check(cudaGetLastError(), "delay");
 }
 
-void GpuOps::counted_store(int rank, void* to, std::size_t stride, std::int64_t rows, std::size_t words,
-                           std::uint64_t salt, std::int64_t first_row) {
+void GpuOps::counted_store(int rank, void* to, std::size_t stride, std::int64_t rows,
+                           std::size_t words, std::uint64_t salt, std::int64_t first_row) {
     Device& d = device_of(rank);
     const Rows r{static_cast<std::byte*>(to), stride, rows, words, salt, first_row, d.calls};
     if (stores_++ % 2 == 1) {
@@ -231,7 +238,8 @@ void GpuOps::counted_verify(int rank, const void* from, std::size_t stride, std:
                             std::size_t words, std::uint64_t salt) {
     Device& d = device_of(rank);
     count_differing<<<blocks(rows), kThreads, 0, d.stream>>>(
-        Rows{static_cast<std::byte*>(const_cast<void*>(from)), stride, rows, words, salt, 0, d.calls},
+        Rows{static_cast<std::byte*>(const_cast<void*>(from)), stride, rows, words, salt, 0,
+             d.calls},
         d.total);
     check(cudaGetLastError(), "counted_verify");
 }
@@ -259,13 +267,15 @@ void GpuOps::load(int copies) {
             check(cudaStreamCreateWithFlags(&d->beside, cudaStreamNonBlocking), "cudaStreamCreate");
         }
         for (int i = 0; i < copies; ++i)
-            check(cudaMemcpyAsync(d->ballast + kBytes * (i % 2), d->ballast + kBytes * ((i + 1) % 2), kBytes,
-                                  cudaMemcpyDeviceToDevice, d->beside),
-                  "copy beside");
+            check(
+                cudaMemcpyAsync(d->ballast + kBytes * (i % 2), d->ballast + kBytes * ((i + 1) % 2),
+                                kBytes, cudaMemcpyDeviceToDevice, d->beside),
+                "copy beside");
     }
 }
 
-void GpuOps::replay(const std::function<void()>& work, int replays, const std::function<void(int)>& between) {
+void GpuOps::replay(const std::function<void()>& work, int replays,
+                    const std::function<void(int)>& between) {
     if (devices_.size() != 1) throw std::runtime_error("graphs are tested on one device a process");
     Device& d = *devices_.front();
     d.use();
@@ -296,7 +306,8 @@ void graph_replays(Fabric& fabric, GpuOps& ops, int replays) {
     auto call = [&](int buffer) {
         tensor.begin(buffer, ops.streams());
         for (int r : fabric.local_ranks())
-            for_each_run(layout, [&](int owner, std::int64_t first, std::int64_t rows, std::size_t at) {
+            for_each_run(layout, [&](int owner, std::int64_t first, std::int64_t rows,
+                                     std::size_t at) {
                 ops.counted_store(r, static_cast<std::byte*>(tensor.range(buffer)) + at + part * r,
                                   layout.row_stride, rows, part / 4, r * 16 + owner, first);
             });
@@ -318,8 +329,9 @@ void graph_replays(Fabric& fabric, GpuOps& ops, int replays) {
     fabric.synchronize(ops.streams());
     SUITE_REQUIRE(ops.counted_differences() == 0);
     // The count itself works: a wrong salt is noticed.
-    ops.counted_verify(fabric.local_ranks().front(), tensor.receive(0, fabric.local_ranks().front()),
-                       layout.row_stride, 1, part / 4, 999);
+    ops.counted_verify(fabric.local_ranks().front(),
+                       tensor.receive(0, fabric.local_ranks().front()), layout.row_stride, 1,
+                       part / 4, 999);
     SUITE_REQUIRE(ops.counted_differences() == part / 4);
     fabric.barrier(ops.streams());
     fabric.synchronize(ops.streams());

@@ -33,14 +33,22 @@ class LocalFabric : public ::testing::TestWithParam<int> {
     std::vector<int> devices_;
 };
 
-TEST_P(LocalFabric, SymmetricBuffer) { everywhere(suite::symmetric_buffer); }
-TEST_P(LocalFabric, StitchedTensor) { everywhere(suite::stitched_tensor); }
-TEST_P(LocalFabric, LocalAlias) { everywhere(suite::local_alias); }
+TEST_P(LocalFabric, SymmetricBuffer) {
+    everywhere(suite::symmetric_buffer);
+}
+TEST_P(LocalFabric, StitchedTensor) {
+    everywhere(suite::stitched_tensor);
+}
+TEST_P(LocalFabric, LocalAlias) {
+    everywhere(suite::local_alias);
+}
 TEST_P(LocalFabric, Barriers) {
-    everywhere([](Fabric& f, GpuOps& ops) { suite::barriers(f, ops, GetParam() == 2 ? 5000 : 200); });
+    everywhere(
+        [](Fabric& f, GpuOps& ops) { suite::barriers(f, ops, GetParam() == 2 ? 5000 : 200); });
 }
 TEST_P(LocalFabric, GraphReplaysMixedWithEagerCalls) {
-    everywhere([](Fabric& f, GpuOps& ops) { suite::graph_replays(f, ops, GetParam() == 2 ? 1000 : 100); });
+    everywhere(
+        [](Fabric& f, GpuOps& ops) { suite::graph_replays(f, ops, GetParam() == 2 ? 1000 : 100); });
 }
 INSTANTIATE_TEST_SUITE_P(Ranks, LocalFabric, ::testing::Values(1, 2, 4, 8));
 

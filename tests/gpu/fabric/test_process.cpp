@@ -11,10 +11,10 @@ namespace xstage::fabric {
 namespace {
 
 using suite::GpuOps;
-using testing::fresh_name;
-using testing::Processes;
 using ::testing::AllOf;
+using testing::fresh_name;
 using ::testing::HasSubstr;
+using testing::Processes;
 
 int gpus() {
     int count = 0;
@@ -34,16 +34,19 @@ FabricOptions process_options(const std::string& name, int rank, int world, int 
 struct Placement {
     const char* name;
     int gpus;
-    int devices[2];           ///< ordinal as each rank sees it
+    int devices[2];          ///< ordinal as each rank sees it
     const char* visible[2];  ///< CUDA_VISIBLE_DEVICES of each rank; null leaves it alone
 };
 
-std::ostream& operator<<(std::ostream& out, const Placement& p) { return out << p.name; }
+std::ostream& operator<<(std::ostream& out, const Placement& p) {
+    return out << p.name;
+}
 
 class ProcessFabric : public ::testing::TestWithParam<Placement> {
   protected:
     void SetUp() override {
-        if (gpus() < GetParam().gpus) GTEST_SKIP() << "needs " << GetParam().gpus << " CUDA devices";
+        if (gpus() < GetParam().gpus)
+            GTEST_SKIP() << "needs " << GetParam().gpus << " CUDA devices";
     }
     void everywhere(const std::function<void(Fabric&, GpuOps&)>& body) {
         const std::string name = fresh_name();
@@ -66,11 +69,18 @@ TEST_P(ProcessFabric, KnowsGpusByTheirUuid) {
         SUITE_REQUIRE(f.handle_type() == HandleType::kPosixDescriptor);
     });
 }
-TEST_P(ProcessFabric, SymmetricBuffer) { everywhere(suite::symmetric_buffer); }
-TEST_P(ProcessFabric, StitchedTensor) { everywhere(suite::stitched_tensor); }
-TEST_P(ProcessFabric, LocalAlias) { everywhere(suite::local_alias); }
+TEST_P(ProcessFabric, SymmetricBuffer) {
+    everywhere(suite::symmetric_buffer);
+}
+TEST_P(ProcessFabric, StitchedTensor) {
+    everywhere(suite::stitched_tensor);
+}
+TEST_P(ProcessFabric, LocalAlias) {
+    everywhere(suite::local_alias);
+}
 TEST_P(ProcessFabric, Barriers) {
-    const int count = GetParam().gpus == 2 ? 5000 : 20;  // ranks on one GPU take turns by time slices
+    const int count =
+        GetParam().gpus == 2 ? 5000 : 20;  // ranks on one GPU take turns by time slices
     everywhere([count](Fabric& f, GpuOps& ops) { suite::barriers(f, ops, count); });
 }
 TEST_P(ProcessFabric, GraphReplaysMixedWithEagerCalls) {
@@ -78,14 +88,13 @@ TEST_P(ProcessFabric, GraphReplaysMixedWithEagerCalls) {
     everywhere([count](Fabric& f, GpuOps& ops) { suite::graph_replays(f, ops, count); });
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Placements, ProcessFabric,
-    ::testing::Values(Placement{"OneGpu", 1, {0, 0}, {nullptr, nullptr}},
-                      Placement{"TwoGpus", 2, {0, 1}, {nullptr, nullptr}},
-                      Placement{"ReverseOrder", 2, {1, 0}, {nullptr, nullptr}},
-                      Placement{"EachSeesItsOwn", 2, {0, 0}, {"0", "1"}},
-                      Placement{"OtherNumbering", 2, {0, 0}, {"0,1", "1,0"}}),
-    [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Placements, ProcessFabric,
+                         ::testing::Values(Placement{"OneGpu", 1, {0, 0}, {nullptr, nullptr}},
+                                           Placement{"TwoGpus", 2, {0, 1}, {nullptr, nullptr}},
+                                           Placement{"ReverseOrder", 2, {1, 0}, {nullptr, nullptr}},
+                                           Placement{"EachSeesItsOwn", 2, {0, 0}, {"0", "1"}},
+                                           Placement{"OtherNumbering", 2, {0, 0}, {"0,1", "1,0"}}),
+                         [](const auto& info) { return info.param.name; });
 
 // The reader looks right after the signal, while copies saturate both memories: a signal that came
 // before its data would be seen here or nowhere.
@@ -187,7 +196,8 @@ TEST_F(ProcessFailures, ASilentRankIsNamedAndItsPeersHearOfIt) {
     });
     EXPECT_TRUE(processes.wait_mark(0));
     EXPECT_TRUE(processes.wait_mark(1));
-    EXPECT_THAT(processes.finish(0), AllOf(HasSubstr("rank 1: no signal for the barrier"), HasSubstr("300 ms")));
+    EXPECT_THAT(processes.finish(0),
+                AllOf(HasSubstr("rank 1: no signal for the barrier"), HasSubstr("300 ms")));
     processes.kill(1);
     EXPECT_EQ(processes.finish(1), "killed");
 }

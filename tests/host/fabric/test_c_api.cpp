@@ -76,7 +76,8 @@ TEST(CApi, OneCallBetweenTwoRanks) {
         ok(xstage_symmetric_buffer_at(buffer, rank, &own));
         static_cast<char*>(peer)[4 << 20] = static_cast<char>('x' + rank);
         ok(xstage_fabric_barrier(fabric, nullptr, 0));
-        require(static_cast<char*>(own)[4 << 20] == 'x' + 1 - rank, "the peer's byte in the grown part");
+        require(static_cast<char*>(own)[4 << 20] == 'x' + 1 - rank,
+                "the peer's byte in the grown part");
         ok(xstage_fabric_barrier(fabric, nullptr, 0));
         xstage_symmetric_buffer_destroy(buffer);
         xstage_fabric_destroy(fabric);
