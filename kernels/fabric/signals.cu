@@ -57,8 +57,8 @@ __global__ void __launch_bounds__(kThreads)
     const int rank = group.ranks[blockIdx.x];
     const int peer = static_cast<int>(threadIdx.x);
     if (peer < group.world && peer != rank)
-        device::sig::st_release_sys(&group.block[peer]->from[rank].self_test[0],
-                                    self_test_pattern(rank, peer));
+        device::st_release_sys_u64(&group.block[peer]->from[rank].self_test[0],
+                                   self_test_pattern(rank, peer));
 }
 
 template <class... Parameters, class... Arguments>
