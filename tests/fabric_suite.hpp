@@ -169,8 +169,12 @@ inline void one_call(Fabric& fabric, Ops& ops, StitchedTensor& tensor, int buffe
                      std::uint64_t call) {
     tensor.begin(buffer, ops.streams());
     store_columns(fabric, ops, tensor, buffer, call);
-    tensor.publish(buffer, ops.streams());
-    tensor.acquire(buffer, ops.streams());
+    if (call % 2 == 0) {
+        tensor.exchange(buffer, ops.streams());
+    } else {
+        tensor.publish(buffer, ops.streams());
+        tensor.acquire(buffer, ops.streams());
+    }
     verify_columns(fabric, ops, tensor, buffer, call);
 }
 

@@ -173,6 +173,11 @@ class CudaEngine final : public Engine {
         launch(ProgramId::kAcquire, call, outputs, streams);
     }
 
+    void exchange(const CallShape& call, const std::vector<Poison>& outputs,
+                  const Streams& streams) override {
+        launch(ProgramId::kExchange, call, outputs, streams);
+    }
+
     std::optional<FailureReport> failure() const override {
         for (const auto& device : devices_)
             if (auto report = device->failure()) return report;

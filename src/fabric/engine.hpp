@@ -31,6 +31,9 @@ class Engine {
     virtual void acquire(const CallShape& call, const std::vector<Poison>& outputs,
                          const Streams& streams) = 0;
 
+    virtual void exchange(const CallShape& call, const std::vector<Poison>& outputs,
+                          const Streams& streams) = 0;
+
     virtual std::optional<FailureReport> failure() const = 0;
     virtual const device::FabricGroup* device_group(int device_index) const = 0;
     virtual void synchronize(const Streams& streams) const = 0;

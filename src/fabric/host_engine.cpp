@@ -55,6 +55,12 @@ class HostEngine final : public Engine {
         for (const Poison& p : outputs) std::memset(p.data, 0xff, p.bytes);
     }
 
+    void exchange(const CallShape& call, const std::vector<Poison>& outputs,
+                  const Streams& streams) override {
+        publish(call, streams);
+        acquire(call, outputs, streams);
+    }
+
     std::optional<FailureReport> failure() const override {
         if (state_.broken == 0) return std::nullopt;
         return report_;

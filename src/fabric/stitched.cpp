@@ -146,11 +146,18 @@ void StitchedTensor::publish(int buffer, const Streams& streams) {
     impl_->group.engine->publish(impl_->call(buffer), streams);
 }
 
+// Even on a broken group: whoever reads the output without looking must find NaN there.
 void StitchedTensor::acquire(int buffer, const Streams& streams) {
-    impl_->check_buffer(buffer);
+    const CallShape call = impl_->call(buffer);
     const bool broken = impl_->group.engine->failure().has_value();
-    // Even on a broken group: whoever reads the output without looking must find NaN there.
-    impl_->group.engine->acquire(impl_->call(buffer), impl_->outputs[buffer], streams);
+    impl_->group.engine->acquire(call, impl_->outputs[buffer], streams);
+    if (broken) impl_->group.check();
+}
+
+void StitchedTensor::exchange(int buffer, const Streams& streams) {
+    const CallShape call = impl_->call(buffer);
+    const bool broken = impl_->group.engine->failure().has_value();
+    impl_->group.engine->exchange(call, impl_->outputs[buffer], streams);
     if (broken) impl_->group.check();
 }
 
