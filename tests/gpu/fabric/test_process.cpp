@@ -113,7 +113,8 @@ TEST(ProcessFabricDescriptors, TravelInBatchesThatFitTheLimit) {
         options.row_bytes = fabric.page_bytes() - 4096;
         options.buffers = 1;
         StitchedTensor tensor(fabric, options);
-        SUITE_REQUIRE(tensor.layout().segments.size() == 601);
+        // The longer rank's last two pages lie side by side and are one allocation.
+        SUITE_REQUIRE(tensor.layout().segments.size() == 600);
         suite::one_call(fabric, ops, tensor, 0, 1);
         fabric.barrier(ops.streams());
         fabric.synchronize(ops.streams());
