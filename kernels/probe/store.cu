@@ -17,7 +17,7 @@ using namespace xstage::device;
 constexpr std::uint32_t kStartLead = 3000;  // ns from the last arrival to the start
 constexpr std::uint32_t kStoreBarrier = 1;  // named barrier of the storing warps
 
-constexpr std::uint32_t kMeetBarrier = 2;     // of these and the warps beside
+constexpr std::uint32_t kBesideBarrier = 2;   // of the warps beside
 constexpr std::uint32_t kQuietSpacing = 200;  // cycles; 32 of them fit the warm-up of a round
 
 // ---- what runs beside the stores ----------------------------------------------------------------
@@ -65,6 +65,24 @@ struct MemoryWork {
     }
 };
 
+/// Reads shared memory as an ldmatrix main loop would: four 16-byte loads a lane in flight.
+struct SharedWork {
+    static constexpr int kWarps = kBesideWarps;
+    const char* base = nullptr;  ///< kBulkChunk bytes
+    std::uint32_t sum = 0;
+    __device__ explicit SharedWork(const StoreParams&) {}
+    __device__ void step() {
+        uint4 v[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) v[i] = ld_shared_v4(base + i * 512 + threadIdx.x % 32 * 16);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sum += v[i].x ^ v[i].w;
+    }
+    __device__ float result() const {
+        return static_cast<float>(sum);
+    }
+};
+
 /// What a warp of the work beside had done by one moment.
 struct Progress {
     std::uint32_t steps;
@@ -77,17 +95,16 @@ struct Progress {
 template <class Work>
 __device__ Progress work_in_moments(Work& work, std::uint64_t begin, std::uint32_t spacing) {
     const std::uint32_t lane = threadIdx.x % 32;
-    std::uint32_t steps = 0;
+    std::uint32_t steps = 0, moment = 0, next = spacing;
     Progress mine{};
-    for (std::uint32_t moment = 0; moment < 32; ++moment) {
-        const std::uint64_t until = begin + std::uint64_t{moment + 1} * spacing;
-        std::uint64_t now = clock_cycles();
-        while (now < until) {
-            work.step();
-            ++steps;
-            now = clock_cycles();
+    // One look at the clock per step, whatever the spacing: a look costs about 25 cycles.
+    while (moment < 32) {
+        work.step();
+        ++steps;
+        const auto now = static_cast<std::uint32_t>(clock_cycles() - begin);
+        for (; moment < 32 && now >= next; ++moment, next += spacing) {
+            if (lane == moment) mine = {steps, now};
         }
-        if (lane == moment) mine = {steps, static_cast<std::uint32_t>(now - begin)};
     }
     return mine;
 }
@@ -180,6 +197,9 @@ __global__ void __launch_bounds__((kMaxWorkers + kBesideWarps) * 32, 1)
     const bool active = stores_here(p);
     const StartLines lines{p.lines.count, p.lines.start_ns, p.lines.arrived};
     [[maybe_unused]] Work work(p);
+    if constexpr (std::is_same_v<Work, SharedWork>) {
+        work.base = reinterpret_cast<const char*>(shared.source);
+    }
 
     for (std::uint32_t round = 0; round < p.rounds; ++round) {
         for (std::uint32_t i = threadIdx.x; i < kBulkChunk / 4; i += blockDim.x) {
@@ -204,9 +224,20 @@ __global__ void __launch_bounds__((kMaxWorkers + kBesideWarps) * 32, 1)
                 shared.start_ns = meet_at_start_line(lines, round * p.bursts, kStartLead,
                                                      p.wait_budget_ns, p.report);
             }
-            bar_sync(kMeetBarrier, blockDim.x);
-            const std::uint64_t start_ns = shared.start_ns;
-            spin_until_ns(start_ns);
+        } else if constexpr (Work::kWarps > 0) {
+            const Progress quiet = work_in_moments(work, clock_cycles(), kQuietSpacing);
+            // Without the first quarter, in which instructions and pipelines warm up.
+            const std::uint32_t early_steps = __shfl_sync(~0u, quiet.steps, 7);
+            const std::uint32_t early_cycles = __shfl_sync(~0u, quiet.cycles, 7);
+            if (threadIdx.x == threads + 31) {
+                shared.quiet = {quiet.steps - early_steps, quiet.cycles - early_cycles};
+            }
+        }
+        __syncthreads();
+        const std::uint64_t start_ns = shared.start_ns;
+        spin_until_ns(start_ns);
+
+        if (storing_warp) {
             const std::uint64_t begin = clock_cycles();
             if (active) {
                 timed_bursts<Path>(p, maps, shared, round);
@@ -223,14 +254,13 @@ __global__ void __launch_bounds__((kMaxWorkers + kBesideWarps) * 32, 1)
                 out.stored = active;
             }
         } else if constexpr (Work::kWarps > 0) {
-            const Progress quiet = work_in_moments(work, clock_cycles(), kQuietSpacing);
-            bar_sync(kMeetBarrier, blockDim.x);
-            spin_until_ns(shared.start_ns);
             const Progress mine = work_in_moments(work, clock_cycles(), p.beside_spacing);
             if (threadIdx.x / 32 == p.warps) {
-                if (threadIdx.x % 32 == 31) shared.quiet = quiet;
                 shared.storing[threadIdx.x % 32] = mine;
             }
+            // The storing warps meet once more per round. Without a barrier here racecheck, which
+            // counts them, takes one round of these warps for another and reports a race.
+            bar_sync(kBesideBarrier, kBesideWarps * 32);
         }
         __syncthreads();
 
@@ -239,14 +269,15 @@ __global__ void __launch_bounds__((kMaxWorkers + kBesideWarps) * 32, 1)
             out.window_cycles = clock_cycles() - window_cycles;
             out.window_ns = global_ns() - window_ns;
             if constexpr (Work::kWarps > 0) {
-                // Up to the first moment after the end of issue.
+                // From the first moment to the first one after the end of issue.
                 std::uint32_t total = 0;
                 for (std::uint32_t w = 0; w < p.warps; ++w) total = max(total, shared.total[w]);
-                const Progress at_end = shared.storing[min(total / p.beside_spacing, 31u)];
+                const Progress first = shared.storing[0];
+                const Progress at_end = shared.storing[min(max(total / p.beside_spacing, 1u), 31u)];
                 out.quiet_steps = shared.quiet.steps;
                 out.quiet_cycles = shared.quiet.cycles;
-                out.storing_steps = at_end.steps;
-                out.storing_cycles = at_end.cycles;
+                out.storing_steps = at_end.steps - first.steps;
+                out.storing_cycles = at_end.cycles - first.cycles;
             }
         }
         if (storing_warp && active) {
@@ -297,6 +328,8 @@ const Instance kInstances[] = {
     instance<Bulk, NoWork>("bulk", 0),
     instance<Bulk, MmaWork>("bulk", 1),
     instance<Bulk, MemoryWork>("bulk", 2),
+    instance<St16, SharedWork>("st16", 3),
+    instance<Bulk, SharedWork>("bulk", 3),
     instance<St4, NoWork>("st4", 0),
     instance<St4Sector, NoWork>("st4_sector", 0),
     instance<Tensor, NoWork>("tensor", 0),
