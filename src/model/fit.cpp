@@ -217,7 +217,7 @@ void cross_validate(const Setup& setup, const std::vector<Calibration>& calibrat
         }
         if (kept.empty() || held.empty()) continue;
         Profile trained = setup.start;
-        solve(trained, setup.free, kept);
+        solve(trained, setup.free, thin_out(kept));
         const auto errors = errors_on(trained, held);
         ours.insert(ours.end(), errors.begin(), errors.end());
     }
@@ -239,8 +239,9 @@ Profile fit(const Measurements& measurements, const FitOptions& options) {
     }
     const Setup setup = set_up(measurements);
     Profile profile = setup.start;
-    const Solution solution = solve(profile, setup.free, setup.cases);
-    estimate_all(setup.free, solution, setup.cases.size(), options, profile);
+    const std::vector<Case> fitted = thin_out(setup.cases);
+    const Solution solution = solve(profile, setup.free, fitted);
+    estimate_all(setup.free, solution, fitted.size(), options, profile);
     profile.parameters.insert(profile.parameters.end(), setup.unidentified.begin(),
                               setup.unidentified.end());
     fit_visibility(measurements, setup.cases, profile);
