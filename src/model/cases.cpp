@@ -67,8 +67,9 @@ std::vector<Case> make_cases(const Measurements& measurements, GigaHertz typical
 Observed simulate(const Profile& profile, const Case& c) {
     const StorePath& path = profile.paths[c.path];
     const FluidModel model = fluid_model(profile.network, profile.groups, path, c.load);
-    std::vector<FluidBurst> bursts(static_cast<std::size_t>(c.bursts),
-                                   fluid_burst(profile.network, path, c.load, c.bytes, c.gap, false));
+    std::vector<FluidBurst> bursts(
+        static_cast<std::size_t>(c.bursts),
+        fluid_burst(profile.network, path, c.load, c.bytes, c.gap, false));
     bursts.front() = fluid_burst(profile.network, path, c.load, c.bytes, c.gap, true);
     const FluidResult result = run_fluid(model, bursts);
 
@@ -82,8 +83,7 @@ Observed simulate(const Profile& profile, const Case& c) {
     burst_times(bursts.size() - 1, kLast, out);
     const double finish = path.finish.value();
     out[kTotal] = quantile(model, std::span<const double>(result.finished), 0.5) + finish;
-    out[kTotalSlowest] =
-        *std::max_element(result.finished.begin(), result.finished.end()) + finish;
+    out[kTotalSlowest] = *std::max_element(result.finished.begin(), result.finished.end()) + finish;
     return out;
 }
 

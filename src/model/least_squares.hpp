@@ -14,11 +14,11 @@ namespace xstage::model {
 Eigen::VectorXd residuals(const Profile& profile, const std::vector<Case>& cases);
 
 struct Solution {
-    Eigen::VectorXd free;        ///< the parameters' transforms
-    Eigen::MatrixXd jacobian;    ///< of the residuals at the solution
+    Eigen::VectorXd free;      ///< the parameters' transforms
+    Eigen::MatrixXd jacobian;  ///< of the residuals at the solution
     Eigen::VectorXd residual;
     std::vector<std::size_t> case_of;  ///< case of each residual
-    double cost = 0;             ///< half the sum of squares
+    double cost = 0;                   ///< half the sum of squares
 };
 
 /// Levenberg-Marquardt from the profile's own values; moves `parameters` only.
