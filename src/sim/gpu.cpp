@@ -1,0 +1,330 @@
+#include "sim/gpu.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "xstage/error.hpp"
+
+namespace xstage::sim {
+namespace {
+/// Stands in for an issue that takes no time, so that no rate is infinite.
+constexpr double kMaxRate = 1e7;
+}  // namespace
+
+std::string_view role_name(Role role) {
+    switch (role) {
+        case Role::kTile: return "tile";
+        case Role::kLinear1: return "linear1";
+        case Role::kLinear2: return "linear2";
+        case Role::kDispatch: return "dispatch";
+        case Role::kBurst: return "burst";
+    }
+    return "";
+}
+
+void Arrivals::add(const Route& route, double bytes, double from_ns, double to_ns) {
+    if (gpus_ == 0) return;
+    const int first = static_cast<int>(from_ns / slice_ns_);
+    const int last = std::max(first, static_cast<int>(to_ns / slice_ns_));
+    const auto needed = static_cast<std::size_t>(last + 1) * static_cast<std::size_t>(gpus_);
+    if (bytes_.size() < needed) bytes_.resize(std::max(needed, bytes_.size() * 2));
+    const double span = to_ns - from_ns;
+    for (int s = first; s <= last; ++s) {
+        const double overlap = std::min(to_ns, (s + 1) * slice_ns_) - std::max(from_ns, s * slice_ns_);
+        const double part = first == last || span <= 0 ? bytes : bytes * overlap / span;
+        float* row = &bytes_[static_cast<std::size_t>(s) * static_cast<std::size_t>(gpus_)];
+        for (const auto& [gpu, share] : route) row[gpu] += static_cast<float>(part * share);
+    }
+}
+
+double Arrivals::at(int slice, int gpu) const {
+    return slice < slices() ? bytes_[static_cast<std::size_t>(slice * gpus_ + gpu)] : 0;
+}
+
+GpuEngine::GpuEngine(const Node& node, int rank, Program& program, const Options& options)
+    : node_(node),
+      rank_(rank),
+      program_(program),
+      options_(options),
+      producers_(static_cast<std::size_t>(program.producers())),
+      parked_(static_cast<std::size_t>(program.gates())) {
+    const int helpers_from = program.first_helper();
+    const std::vector<int> group = node_.group_of(helpers_from);
+    // One more group for the helpers: they have no room of their own and take half of a link that
+    // all groups want.
+    pools_.resize(static_cast<std::size_t>(node_.group_count()) + 1);
+    group_demand_.resize(pools_.size());
+    group_grant_.resize(pools_.size());
+    group_members_.resize(pools_.size());
+    if (options_.slice_ns > 0) arrivals_ = Arrivals(options_.gpus, options_.slice_ns);
+    live_ = program.producers();
+    for (int p = 0; p < live_; ++p) {
+        Producer& producer = producers_[static_cast<std::size_t>(p)];
+        producer.helper = p >= helpers_from;
+        producer.group = producer.helper ? node_.group_count() : group[static_cast<std::size_t>(p)];
+    }
+    for (int p = 0; p < program.producers(); ++p) claim(p);
+}
+
+void GpuEngine::set_timer(double time, int p, bool local) {
+    timers_.push({time, sequence_++, p, local});
+}
+
+void GpuEngine::claim(int p) {
+    Producer& producer = producers_[static_cast<std::size_t>(p)];
+    if (!program_.claim(p, producer.next)) {
+        producer.compute = Compute::kDone;
+        --live_;
+        return;
+    }
+    const int gate = producer.next.gate;
+    if (gate >= 0 && !program_.open(gate)) {
+        producer.compute = Compute::kParked;
+        producer.since = now_;
+        parked_[static_cast<std::size_t>(gate)].push_back(p);
+    } else {
+        begin(p);
+    }
+}
+
+void GpuEngine::open_gate(int gate) {
+    if (gate < 0) return;
+    std::vector<int> waiting;
+    waiting.swap(parked_[static_cast<std::size_t>(gate)]);
+    for (const int p : waiting) {
+        Producer& producer = producers_[static_cast<std::size_t>(p)];
+        producer.result.gate_ns += now_ - producer.since;
+        begin(p);
+    }
+}
+
+void GpuEngine::begin(int p) {
+    Producer& producer = producers_[static_cast<std::size_t>(p)];
+    producer.compute_start = now_;
+    producer.compute = Compute::kHead;
+    const double head = std::min(producer.next.free_ns, producer.next.compute_ns);
+    if (head > 0 && producer.store != Store::kFree) {
+        set_timer(now_ + head, p, false);
+    } else {
+        producer.next.free_ns = 0;  // nothing is in the way: one timer for all of it
+        head_over(p);
+    }
+}
+
+void GpuEngine::head_over(int p) {
+    Producer& producer = producers_[static_cast<std::size_t>(p)];
+    if (producer.store == Store::kFree) {
+        body(p);
+    } else {
+        producer.compute = Compute::kHeld;
+        producer.since = now_;
+    }
+}
+
+void GpuEngine::body(int p) {
+    Producer& producer = producers_[static_cast<std::size_t>(p)];
+    producer.compute = Compute::kBody;
+    const double rest = producer.next.compute_ns - producer.next.free_ns;
+    if (rest > 0) {
+        set_timer(now_ + rest, p, false);
+    } else {
+        compute_over(p);
+    }
+}
+
+void GpuEngine::compute_over(int p) {
+    Producer& producer = producers_[static_cast<std::size_t>(p)];
+    const Step& step = producer.storing = producer.next;
+    producer.result.busy_ns += step.compute_ns;
+    producer.storing_start = producer.compute_start;
+    producer.issue_start = now_;
+    producer.part = 0;
+    producer.ideal_ns = step.local_ns;
+    for (int i = 0; i < step.parts; ++i) producer.ideal_ns += step.part[i].issue_ns;
+    if (options_.record) {
+        Span span;
+        span.rank = rank_;
+        span.producer = p;
+        span.role = step.role;
+        span.id = step.id;
+        span.start_ns = producer.storing_start;
+        span.issue_ns = now_;
+        for (int i = 0; i < step.parts; ++i) span.bytes += step.part[i].bytes;
+        producer.span = spans_.size();
+        spans_.push_back(span);
+    }
+    if (step.local_ns > 0) {
+        producer.store = Store::kLocal;
+        set_timer(now_ + step.local_ns, p, true);
+    } else {
+        next_part(p);
+    }
+    claim(p);
+}
+
+void GpuEngine::next_part(int p) {
+    Producer& producer = producers_[static_cast<std::size_t>(p)];
+    Step& step = producer.storing;
+    if (producer.part == step.parts) {
+        accept(p);
+        return;
+    }
+    const Part& part = step.part[producer.part++];
+    producer.store = Store::kIssuing;
+    producer.left = part.bytes;
+    producer.rate = std::min(kMaxRate, part.bytes / part.issue_ns);
+    producer.pending.push_back({part.bytes, 0, producer.queued > 0 ? -1 : now_, part.route,
+                                part.channel, producer.part == step.parts, step,
+                                producer.span});
+    result_.bytes_issued += part.bytes;
+    activate(p);
+    if (producer.pending.size() - producer.front == 1) refresh_cap(producer);
+}
+
+void GpuEngine::accept(int p) {
+    Producer& producer = producers_[static_cast<std::size_t>(p)];
+    const Step step = producer.storing;
+    const double stall = std::max(0.0, now_ - producer.issue_start - producer.ideal_ns);
+    producer.store = Store::kFree;
+    producer.result.stall_ns += stall;
+    producer.result.end_ns = now_;
+    if (options_.record) {
+        Span& span = spans_[producer.span];
+        span.issued_ns = now_;
+        span.stall_ns = stall;
+        if (step.parts == 0) span.drained_ns = span.visible_ns = now_;
+    }
+    if (producer.compute == Compute::kHeld) {
+        producer.result.held_ns += now_ - producer.since;
+        body(p);
+    }
+    open_gate(program_.accepted(step));
+}
+
+void GpuEngine::activate(int p) {
+    Producer& producer = producers_[static_cast<std::size_t>(p)];
+    dirty_ = true;
+    if (!producer.active) {
+        producer.active = true;
+        active_.push_back(p);
+    }
+}
+
+void GpuEngine::refresh_cap(Producer& producer) {
+    producer.cap = producer.helper ? kUnlimited : node_.producer_rate;
+    if (throttle_.empty() || producer.front == producer.pending.size()) return;
+    const int route = producer.pending[producer.front].route;
+    for (const auto& [gpu, share] : program_.routes()[static_cast<std::size_t>(route)]) {
+        if (share > 0) producer.cap = std::min(producer.cap, throttle_[static_cast<std::size_t>(gpu)]);
+    }
+}
+
+void GpuEngine::pop_front(Producer& producer) {
+    Burst burst = std::move(producer.pending[producer.front++]);
+    const double start = burst.drain_start;
+    if (producer.front == producer.pending.size()) {
+        producer.pending.clear();
+        producer.front = 0;
+    } else {
+        producer.pending[producer.front].drain_start = now_;
+    }
+    refresh_cap(producer);
+    const Route& route = program_.routes()[static_cast<std::size_t>(burst.route)];
+    arrivals_.add(route, burst.bytes, start < 0 ? now_ : start, now_);
+    result_.bytes_drained += burst.bytes;
+    result_.drained_ns = now_;
+    const double latency =
+        node_.visible_ns + (burst.channel == Channel::kNetwork ? node_.network_latency_ns : 0);
+    visible_ = std::max(visible_, now_ + latency);
+    if (options_.record) {
+        spans_[burst.span].drained_ns = now_;
+        spans_[burst.span].visible_ns = std::max(spans_[burst.span].visible_ns, now_ + latency);
+    }
+    if (burst.last) open_gate(program_.drained(burst.step));
+}
+
+void GpuEngine::settle() {
+    for (std::size_t i = 0; i < active_.size(); ++i) {
+        const int p = active_[i];
+        Producer& producer = producers_[static_cast<std::size_t>(p)];
+        if (producer.queued < kTinyBytes) producer.queued = 0;
+        if (producer.store == Store::kIssuing && producer.left < kTinyBytes) {
+            producer.store = Store::kFree;
+            next_part(p);
+        }
+        // The burst that is being issued is the last one pending and stays until it is all issued.
+        const auto finished = [&] {
+            if (producer.front == producer.pending.size()) return false;
+            const bool issuing = producer.store == Store::kIssuing &&
+                                 producer.front + 1 == producer.pending.size();
+            const Burst& burst = producer.pending[producer.front];
+            return !issuing &&
+                   (producer.queued == 0 || burst.drained > burst.bytes - kTinyBytes);
+        };
+        while (finished()) pop_front(producer);
+    }
+    std::size_t kept = 0;
+    for (const int p : active_) {
+        Producer& producer = producers_[static_cast<std::size_t>(p)];
+        producer.active = producer.store == Store::kIssuing || producer.front < producer.pending.size();
+        if (producer.active) {
+            active_[kept++] = p;
+        } else {
+            producer.in = producer.out = 0;
+        }
+    }
+    active_.resize(kept);
+    dirty_ = true;
+}
+
+void GpuEngine::run(double until_ns) {
+    while (!done()) {
+        if (dirty_) find_rates();
+        const double fluid = step_length();
+        const double timer = timers_.empty() ? kUnlimited : timers_.top().time - now_;
+        const double dt = std::max(0.0, std::min(fluid, timer));
+        if (dt == kUnlimited) {
+            throw Error(ErrorKind::kBadInput,
+                        fmt::format("GPU {} stands still at {:.0f} ns: tasks wait for each other",
+                                    rank_, now_));
+        }
+        if (now_ + dt > until_ns) {
+            advance(until_ns - now_);
+            now_ = until_ns;
+            return;
+        }
+        ++events_;
+        advance(dt);
+        now_ = timer <= fluid ? timers_.top().time : now_ + dt;
+        if (fluid <= timer) settle();
+        while (!timers_.empty() && timers_.top().time <= now_) {
+            const Timer due = timers_.top();
+            timers_.pop();
+            if (due.local) {
+                producers_[static_cast<std::size_t>(due.producer)].store = Store::kFree;
+                next_part(due.producer);
+            } else if (producers_[static_cast<std::size_t>(due.producer)].compute == Compute::kHead) {
+                head_over(due.producer);
+            } else {
+                compute_over(due.producer);
+            }
+        }
+        if (options_.record) result_.occupancy.push_back({now_, queued_});
+    }
+}
+
+RankResult GpuEngine::take_result() {
+    for (Producer& producer : producers_) {
+        result_.issued_ns = std::max(result_.issued_ns, producer.result.end_ns);
+        result_.producers.push_back(producer.result);
+    }
+    result_.visible_ns = visible_;
+    result_.bytes_arrived = result_.bytes_drained;
+    result_.end_ns = result_.bytes_drained > 0
+                         ? std::max(result_.issued_ns, result_.drained_ns + node_.ack_ns)
+                         : result_.issued_ns;
+    return std::move(result_);
+}
+
+}  // namespace xstage::sim
