@@ -18,8 +18,8 @@ class TraceProgram : public Program {
             step.id = static_cast<int>(steps_[p].size());
             step.compute_ns = burst.gap_ns;
             if (in_step_) step.gate = step.id;
-            if (burst.destination == rank || burst.bytes <= 0) {
-                step.local_ns = cluster.node.issue_ns(burst.bytes);
+            if (burst.destination == rank) {
+                step.local_ns = cluster.node.local_ns(burst.bytes);
             } else {
                 const bool near = cluster.same_domain(rank, burst.destination);
                 step.parts = 1;

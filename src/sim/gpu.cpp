@@ -51,18 +51,29 @@ GpuEngine::GpuEngine(const Node& node, int rank, Program& program, const Options
       parked_(static_cast<std::size_t>(program.gates())) {
     const int helpers_from = program.first_helper();
     const std::vector<int> group = node_.group_of(helpers_from);
+    std::vector<int> members(static_cast<std::size_t>(node_.group_count()));
     // One more group for the helpers: they have no room of their own and take half of a link that
     // all groups want.
     pools_.resize(static_cast<std::size_t>(node_.group_count()) + 1);
     group_demand_.resize(pools_.size());
     group_grant_.resize(pools_.size());
-    group_members_.resize(pools_.size());
+    group_weight_.resize(pools_.size());
     if (options_.slice_ns > 0) arrivals_ = Arrivals(options_.gpus, options_.slice_ns);
     live_ = program.producers();
     for (int p = 0; p < live_; ++p) {
         Producer& producer = producers_[static_cast<std::size_t>(p)];
         producer.helper = p >= helpers_from;
         producer.group = producer.helper ? node_.group_count() : group[static_cast<std::size_t>(p)];
+        if (producer.helper) continue;
+        // Groups count up and down in turn, so that a CTA's number says nothing of its weight.
+        int& n = members[static_cast<std::size_t>(producer.group)];
+        producer.place = producer.group % 2 == 0 ? n : -1 - n;
+        ++n;
+    }
+    for (Producer& producer : producers_) {
+        if (producer.helper) continue;
+        producer.members = members[static_cast<std::size_t>(producer.group)];
+        if (producer.place < 0) producer.place += producer.members;
     }
     for (int p = 0; p < program.producers(); ++p) claim(p);
 }
@@ -78,6 +89,7 @@ void GpuEngine::claim(int p) {
         --live_;
         return;
     }
+    ++producer.claimed;
     const int gate = producer.next.gate;
     if (gate >= 0 && !program_.open(gate)) {
         producer.compute = Compute::kParked;
@@ -104,7 +116,7 @@ void GpuEngine::begin(int p) {
     producer.compute_start = now_;
     producer.compute = Compute::kHead;
     const double head = std::min(producer.next.free_ns, producer.next.compute_ns);
-    if (head > 0 && producer.store != Store::kFree) {
+    if (head > 0 && must_wait(producer)) {
         set_timer(now_ + head, p, false);
     } else {
         producer.next.free_ns = 0;  // nothing is in the way: one timer for all of it
@@ -112,13 +124,22 @@ void GpuEngine::begin(int p) {
     }
 }
 
+/// Whether the step in the compute engine must not go on: its own or its pair's stores of the steps
+/// before it are not accepted.
+bool GpuEngine::must_wait(const Producer& producer) const {
+    if (producer.accepted < producer.claimed - 1) return true;
+    if (producer.next.pair < 0) return false;
+    const Producer& pair = producers_[static_cast<std::size_t>(producer.next.pair)];
+    return pair.accepted < producer.claimed - 1 && pair.accepted < pair.claimed;
+}
+
 void GpuEngine::head_over(int p) {
     Producer& producer = producers_[static_cast<std::size_t>(p)];
-    if (producer.store == Store::kFree) {
-        body(p);
-    } else {
+    if (must_wait(producer)) {
         producer.compute = Compute::kHeld;
         producer.since = now_;
+    } else {
+        body(p);
     }
 }
 
@@ -179,7 +200,7 @@ void GpuEngine::next_part(int p) {
                                 producer.span});
     result_.bytes_issued += part.bytes;
     activate(p);
-    if (producer.pending.size() - producer.front == 1) refresh_cap(producer);
+    if (producer.pending.size() - producer.front == 1) new_front(producer);
 }
 
 void GpuEngine::accept(int p) {
@@ -195,9 +216,13 @@ void GpuEngine::accept(int p) {
         span.stall_ns = stall;
         if (step.parts == 0) span.drained_ns = span.visible_ns = now_;
     }
-    if (producer.compute == Compute::kHeld) {
-        producer.result.held_ns += now_ - producer.since;
-        body(p);
+    ++producer.accepted;
+    for (const int q : {p, step.pair}) {
+        if (q < 0) continue;
+        Producer& held = producers_[static_cast<std::size_t>(q)];
+        if (held.compute != Compute::kHeld || must_wait(held)) continue;
+        held.result.held_ns += now_ - held.since;
+        body(q);
     }
     open_gate(program_.accepted(step));
 }
@@ -211,7 +236,10 @@ void GpuEngine::activate(int p) {
     }
 }
 
-void GpuEngine::refresh_cap(Producer& producer) {
+void GpuEngine::new_front(Producer& producer) {
+    if (!producer.helper) {
+        producer.weight = node_.weight(producer.place, producer.members, producer.drained);
+    }
     producer.cap = producer.helper ? kUnlimited : node_.producer_rate;
     if (throttle_.empty() || producer.front == producer.pending.size()) return;
     const int route = producer.pending[producer.front].route;
@@ -223,13 +251,14 @@ void GpuEngine::refresh_cap(Producer& producer) {
 void GpuEngine::pop_front(Producer& producer) {
     Burst burst = std::move(producer.pending[producer.front++]);
     const double start = burst.drain_start;
+    ++producer.drained;
     if (producer.front == producer.pending.size()) {
         producer.pending.clear();
         producer.front = 0;
     } else {
         producer.pending[producer.front].drain_start = now_;
     }
-    refresh_cap(producer);
+    new_front(producer);
     const Route& route = program_.routes()[static_cast<std::size_t>(burst.route)];
     arrivals_.add(route, burst.bytes, start < 0 ? now_ : start, now_);
     result_.bytes_drained += burst.bytes;

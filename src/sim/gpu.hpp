@@ -83,12 +83,16 @@ class GpuEngine {
         bool waits = false;    // for the shared room
         std::size_t span = 0;  // of `storing`
         int group = 0;
+        double weight = 1;     // within the group, for the oldest burst
+        int place = 0, members = 1;
+        long drained = 0;      // bursts
         int part = 0;          // of the step in the store engine
         double queued = 0;     // bytes accepted, not drained
         double left = 0;       // bytes of the part still to issue
         double rate = 0;       // issue rate without backpressure
         double in = 0, out = 0;
         double cap = 0;        // drain rate limit of the oldest burst
+        long claimed = 0, accepted = 0;  // steps
         Step next, storing;    // step in the compute engine, and in the store engine
         double compute_start = 0, storing_start = 0, issue_start = 0, since = 0, ideal_ns = 0;
         std::vector<Burst> pending;
@@ -114,6 +118,7 @@ class GpuEngine {
 
     void claim(int p);
     void begin(int p);
+    bool must_wait(const Producer& producer) const;
     void head_over(int p);
     void body(int p);
     void compute_over(int p);
@@ -129,7 +134,7 @@ class GpuEngine {
     void advance(double dt);
     void settle();
     void pop_front(Producer& producer);
-    void refresh_cap(Producer& producer);
+    void new_front(Producer& producer);
     void activate(int p);
 
     Node node_;
@@ -147,8 +152,7 @@ class GpuEngine {
     std::vector<double> throttle_;  // per destination; empty: none
     std::priority_queue<Timer, std::vector<Timer>, std::greater<>> timers_;
     std::vector<std::vector<int>> parked_;
-    std::vector<double> group_demand_, group_grant_;
-    std::vector<int> group_members_;
+    std::vector<double> group_demand_, group_grant_, group_weight_;
     Arrivals arrivals_;
     std::vector<Span> spans_;
     RankResult result_;

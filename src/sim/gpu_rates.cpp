@@ -18,18 +18,18 @@ void GpuEngine::find_rates() {
     dirty_ = false;
 }
 
-/// Max-min fair: first among the groups that want to send, then among the producers of a group. A
+/// Max-min fair, by weight: first among the groups that want to send, then among the producers of a group. A
 /// producer with a backlog wants all it can get, another one what it is issuing.
 void GpuEngine::share(Channel channel, double capacity) {
     std::fill(group_demand_.begin(), group_demand_.end(), 0.0);
-    std::fill(group_members_.begin(), group_members_.end(), 0);
+    std::fill(group_weight_.begin(), group_weight_.end(), 0.0);
     for (const int p : active_) {
         Producer& producer = producers_[static_cast<std::size_t>(p)];
         if (producer.pending[producer.front].channel != channel) continue;
         const double wanted = producer.queued > 0 ? kUnlimited : producer.rate;
         producer.out = std::min(wanted, producer.cap);  // the demand, until it is granted
         group_demand_[static_cast<std::size_t>(producer.group)] += producer.out;
-        ++group_members_[static_cast<std::size_t>(producer.group)];
+        group_weight_[static_cast<std::size_t>(producer.group)] += producer.weight;
     }
     if (capacity == kUnlimited) return;
 
@@ -40,13 +40,13 @@ void GpuEngine::share(Channel channel, double capacity) {
     double left = capacity, weights = 0;
     for (std::size_t g = 0; g < pools_.size(); ++g) {
         group_grant_[g] = -1;
-        if (group_members_[g] > 0) weights += weight(g);
+        if (group_weight_[g] > 0) weights += weight(g);
     }
     for (bool changed = true; changed;) {
         changed = false;
         const double level = weights > 0 ? left / weights : 0;
         for (std::size_t g = 0; g < pools_.size(); ++g) {
-            if (group_members_[g] == 0 || group_grant_[g] >= 0) continue;
+            if (group_weight_[g] == 0 || group_grant_[g] >= 0) continue;
             if (group_demand_[g] > level * weight(g)) continue;
             group_grant_[g] = kUnlimited;  // satisfied: its members keep their demands
             left = std::max(0.0, left - group_demand_[g]);
@@ -66,10 +66,10 @@ void GpuEngine::share(Channel channel, double capacity) {
             if (producer.pending[producer.front].channel != channel || producer.settled) continue;
             if (group_grant_[g] == kUnlimited) {
                 producer.settled = true;
-            } else if (producer.out <= group_grant_[g] / group_members_[g]) {
+            } else if (producer.out <= group_grant_[g] / group_weight_[g] * producer.weight) {
                 producer.settled = changed = true;
                 group_grant_[g] -= producer.out;
-                --group_members_[g];
+                group_weight_[g] -= producer.weight;
             }
         }
     }
@@ -77,7 +77,7 @@ void GpuEngine::share(Channel channel, double capacity) {
         Producer& producer = producers_[static_cast<std::size_t>(p)];
         if (producer.pending[producer.front].channel != channel) continue;
         const auto g = static_cast<std::size_t>(producer.group);
-        if (!producer.settled) producer.out = group_grant_[g] / group_members_[g];
+        if (!producer.settled) producer.out = group_grant_[g] / group_weight_[g] * producer.weight;
         producer.settled = false;
     }
 }
@@ -195,7 +195,7 @@ void GpuEngine::demand(std::vector<double>& per_gpu) const {
 void GpuEngine::throttle(const std::vector<double>& per_producer) {
     if (throttle_.empty() && per_producer.empty()) return;
     throttle_ = per_producer;
-    for (const int p : active_) refresh_cap(producers_[static_cast<std::size_t>(p)]);
+    for (const int p : active_) new_front(producers_[static_cast<std::size_t>(p)]);
     dirty_ = true;
 }
 

@@ -58,7 +58,7 @@ class MoeProgram : public Program {
             store(step, expert, 2.0 * tokens * columns(tile.n, moe_.hidden, moe_.tile_columns2));
         } else {
             const int wide = columns(tile.n, 2 * moe_.intermediate, moe_.tile_columns1);
-            step.local_ns = node_.issue_ns(tokens * wide / 2.0 * moe_.activation_bytes);
+            step.local_ns = node_.local_ns(tokens * wide / 2.0 * moe_.activation_bytes);
         }
         return true;
     }
@@ -128,7 +128,7 @@ class MoeProgram : public Program {
     void store(Step& step, std::size_t expert, double bytes) const {
         const double issue = node_.issue_ns(bytes);
         const Shares& shares = shares_[expert];
-        step.local_ns = issue * shares.own;
+        step.local_ns = node_.local_ns(bytes) * shares.own;
         const int route = 2 * static_cast<int>(expert);
         if (shares.link > 0) {
             step.part[step.parts++] = {bytes * shares.link, issue * shares.link, route, Channel::kLink};

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <limits>
 #include <string>
 #include <vector>
@@ -26,8 +27,13 @@ struct Node {
     double shared_cap = kUnlimited;       ///< most that one producer may hold of the shared room
     double producer_rate = kUnlimited;    ///< drain rate of one producer alone
 
+    /// How unequally the producers of a group are served: their weights spread over a factor of
+    /// exp(2 * arbitration_spread), with other ones ahead in the next burst. 0: in equal parts.
+    double arbitration_spread = 0;
+
     double issue_base_ns = 0;          ///< time to issue a burst: base + bytes / issue_rate
     double issue_rate = kUnlimited;
+    double local_rate = kUnlimited;    ///< of one producer's stores to its own GPU
     double visible_ns = 0;  ///< from drained to visible at the peer
     double ack_ns = 0;      ///< from drained to the end of a kernel, beyond that of local stores
 
@@ -41,10 +47,16 @@ struct Node {
     double issue_ns(double bytes) const {
         return bytes > 0 ? issue_base_ns + bytes / issue_rate : 0;
     }
+    /// Issue time of a burst to the own GPU.
+    double local_ns(double bytes) const {
+        return bytes > 0 ? issue_base_ns + bytes / std::min(issue_rate, local_rate) : 0;
+    }
     int group_count() const { return groups.empty() ? 1 : static_cast<int>(groups.size()); }
     /// The group of each of `producers` SMs when they are spread over the groups as evenly as the
     /// groups' sizes allow: what a grid of fewer CTAs than SMs does.
     std::vector<int> group_of(int producers) const;
+    /// Arbitration weight of member `place` of a group of `members`, in its burst number `burst`.
+    double weight(int place, int members, long burst) const;
     /// All that can be in flight when every SM stores: the Q of the closed form.
     double room() const;
 };

@@ -84,6 +84,7 @@ class UlyssesProgram : public Program {
         ++at_[static_cast<std::size_t>(producer)];
         const plan::AttentionTile tile = plan::tile_at(grid_, index);
         step = step_;
+        if (shape_.clusters && grid_.tiles % 2 == 0 && (producer ^ 1) < ctas_) step.pair = producer ^ 1;
         step.id = (tile.batch * grid_.heads + tile.head) * grid_.tiles + tile.tile;
         const double row_bytes = static_cast<double>(shape_.head_dim) * shape_.element_bytes;
         if (shape_.layout == Layout::kBatched) {
@@ -107,7 +108,7 @@ class UlyssesProgram : public Program {
     void store(Step& step, int owner, double bytes) const {
         if (shape_.all_remote && owner == rank_) owner = (rank_ + 1) % gpus_;
         if (owner == rank_ || shape_.all_local) {
-            step.local_ns += node_.issue_ns(bytes);
+            step.local_ns += node_.local_ns(bytes);
         } else if (step.parts < 2) {
             step.part[step.parts++] = {bytes, node_.issue_ns(bytes), owner,
                                        near_[static_cast<std::size_t>(owner)] ? Channel::kLink

@@ -29,6 +29,7 @@ struct Ulysses {
     int element_bytes = 2;
     int tile_rows = 128;
     int tile_columns = 176;  ///< of keys per step of the kernel's inner loop
+    bool clusters = true;    ///< pairs of CTAs share the loads of keys and values
     Layout layout = Layout::kPeers;
     plan::TileOrder order = plan::TileOrder::kHeadMajor;  ///< kPeers only
     FirstChunk first = FirstChunk::kRankZero;             ///< stitched layouts only

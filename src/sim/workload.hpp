@@ -36,6 +36,9 @@ struct Step {
     /// How much of compute_ns may run before the producer's previous store has been accepted: 0
     /// where the storing warps also compute, up to compute_ns where an accumulator is left to them.
     double free_ns = 0;
+    /// A producer that must have stored as many steps before this one may compute beyond free_ns
+    /// (CTAs of a cluster that share their loads); -1: none.
+    int pair = -1;
     int gate = -1;        ///< must be open before the step starts; -1: none
     double local_ns = 0;  ///< issue of the bytes that stay on this GPU
     int parts = 0;
