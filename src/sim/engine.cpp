@@ -142,10 +142,22 @@ Result run(const Cluster& cluster, const ProgramFactory& programs, const RunOpti
         gpus = start(cluster, programs, engine_options, threads);
         run_throttled(cluster, gpus, options.slice_ns, threads);
     }
-    for (const auto& engine : gpus.engines) {
+    std::vector<double> arrived(gpus.engines.size());
+    result.ranks.resize(gpus.engines.size());
+    for (std::size_t s = 0; s < gpus.engines.size(); ++s) {
+        const auto& routes = gpus.programs[s]->routes();
+        for (std::size_t r = 0; r < routes.size(); ++r) {
+            for (const auto& [gpu, share] : routes[r]) {
+                arrived[static_cast<std::size_t>(gpu)] += gpus.engines[s]->route_bytes()[r] * share;
+            }
+        }
+    }
+    for (std::size_t s = 0; s < gpus.engines.size(); ++s) {
+        const auto& engine = gpus.engines[s];
         result.events += engine->events();
-        result.ranks.push_back(engine->take_result());
-        result.total_ns = std::max(result.total_ns, result.ranks.back().end_ns);
+        result.ranks[s] = engine->take_result();
+        result.ranks[s].bytes_arrived = arrived[s];
+        result.total_ns = std::max(result.total_ns, result.ranks[s].end_ns);
         const auto spans = engine->take_spans();
         result.spans.insert(result.spans.end(), spans.begin(), spans.end());
     }

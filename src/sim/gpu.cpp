@@ -59,6 +59,7 @@ GpuEngine::GpuEngine(const Node& node, int rank, Program& program, const Options
     group_grant_.resize(pools_.size());
     group_weight_.resize(pools_.size());
     if (options_.slice_ns > 0) arrivals_ = Arrivals(options_.gpus, options_.slice_ns);
+    route_bytes_.resize(program.routes().size());
     live_ = program.producers();
     for (int p = 0; p < live_; ++p) {
         Producer& producer = producers_[static_cast<std::size_t>(p)];
@@ -262,6 +263,7 @@ void GpuEngine::pop_front(Producer& producer) {
     const Route& route = program_.routes()[static_cast<std::size_t>(burst.route)];
     arrivals_.add(route, burst.bytes, start < 0 ? now_ : start, now_);
     result_.bytes_drained += burst.bytes;
+    route_bytes_[static_cast<std::size_t>(burst.route)] += burst.bytes;
     result_.drained_ns = now_;
     const double latency =
         node_.visible_ns + (burst.channel == Channel::kNetwork ? node_.network_latency_ns : 0);
@@ -349,7 +351,6 @@ RankResult GpuEngine::take_result() {
         result_.producers.push_back(producer.result);
     }
     result_.visible_ns = visible_;
-    result_.bytes_arrived = result_.bytes_drained;
     result_.end_ns = result_.bytes_drained > 0
                          ? std::max(result_.issued_ns, result_.drained_ns + node_.ack_ns)
                          : result_.issued_ns;

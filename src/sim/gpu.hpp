@@ -55,6 +55,8 @@ class GpuEngine {
     /// Limits, per destination, the drain rate of each producer whose oldest burst goes there.
     void throttle(const std::vector<double>& per_producer);
 
+    /// Bytes drained so far along each of the program's routes.
+    const std::vector<double>& route_bytes() const { return route_bytes_; }
     const Arrivals& arrivals() const { return arrivals_; }
     long events() const { return events_; }
     /// Moves the results out, once done().
@@ -149,6 +151,7 @@ class GpuEngine {
     std::vector<Producer> producers_;
     std::vector<int> active_;
     std::vector<Pool> pools_;
+    std::vector<double> route_bytes_;
     std::vector<double> throttle_;  // per destination; empty: none
     std::priority_queue<Timer, std::vector<Timer>, std::greater<>> timers_;
     std::vector<std::vector<int>> parked_;

@@ -24,7 +24,9 @@ struct MoeOrder {
     MoeOrderKind kind = MoeOrderKind::kWave;
     std::int32_t wave = 0;    ///< experts per wave; 0: all of them
     std::int32_t lead = 0;    ///< rows of tiles, at least 1 (kLead)
-    std::int32_t warmup = 0;  ///< Linear-1 tiles before the first Linear-2 tile; 0: the least
+    /// Linear-1 tiles before the first Linear-2 tile, beyond the least number (kAlternate, kRatio).
+    /// With about two per CTA no CTA waits for a tile that another one is still computing.
+    std::int32_t slack = 0;
 };
 
 /// The tiles of one rank. A row is one block of tokens of one expert: it has `n1` Linear-1 tiles,
@@ -169,8 +171,7 @@ XSTAGE_HOST_DEVICE constexpr MoeTurns turns_of(const MoeGrid& grid, const MoeOrd
     }
     const std::int64_t least = least_warmup(grid, turns.ones, turns.twos);
     const std::int64_t all = grid.rows() * grid.n1;
-    const std::int64_t wanted = order.warmup > least ? order.warmup : least;
-    turns.warmup = wanted < all ? wanted : all;
+    turns.warmup = least + order.slack < all ? least + order.slack : all;
     return turns;
 }
 
