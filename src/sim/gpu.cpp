@@ -48,6 +48,7 @@ GpuEngine::GpuEngine(const Node& node, int rank, Program& program, const Options
       program_(program),
       options_(options),
       producers_(static_cast<std::size_t>(program.producers())),
+      flows_(producers_.size()),
       parked_(static_cast<std::size_t>(program.gates())) {
     const int helpers_from = program.first_helper();
     const std::vector<int> group = node_.group_of(helpers_from);
@@ -63,17 +64,19 @@ GpuEngine::GpuEngine(const Node& node, int rank, Program& program, const Options
     live_ = program.producers();
     for (int p = 0; p < live_; ++p) {
         Producer& producer = producers_[static_cast<std::size_t>(p)];
-        producer.helper = p >= helpers_from;
-        producer.group = producer.helper ? node_.group_count() : group[static_cast<std::size_t>(p)];
-        if (producer.helper) continue;
+        Flow& flow = flows_[static_cast<std::size_t>(p)];
+        flow.helper = p >= helpers_from;
+        flow.group = flow.helper ? node_.group_count() : group[static_cast<std::size_t>(p)];
+        if (flow.helper) continue;
         // Groups count up and down in turn, so that a CTA's number says nothing of its weight.
-        int& n = members[static_cast<std::size_t>(producer.group)];
-        producer.place = producer.group % 2 == 0 ? n : -1 - n;
+        int& n = members[static_cast<std::size_t>(flow.group)];
+        producer.place = flow.group % 2 == 0 ? n : -1 - n;
         ++n;
     }
-    for (Producer& producer : producers_) {
-        if (producer.helper) continue;
-        producer.members = members[static_cast<std::size_t>(producer.group)];
+    for (int p = 0; p < helpers_from; ++p) {
+        Producer& producer = producers_[static_cast<std::size_t>(p)];
+        producer.members =
+            members[static_cast<std::size_t>(flows_[static_cast<std::size_t>(p)].group)];
         if (producer.place < 0) producer.place += producer.members;
     }
     for (int p = 0; p < program.producers(); ++p) claim(p);
@@ -193,15 +196,19 @@ void GpuEngine::next_part(int p) {
         return;
     }
     const Part& part = step.part[producer.part++];
+    Flow& flow = flows_[static_cast<std::size_t>(p)];
     producer.store = Store::kIssuing;
-    producer.left = part.bytes;
-    producer.rate = std::min(kMaxRate, part.bytes / part.issue_ns);
-    producer.pending.push_back({part.bytes, 0, producer.queued > 0 ? -1 : now_, part.route,
-                                part.channel, producer.part == step.parts, step,
-                                producer.span});
+    flow.issuing = true;
+    flow.left = part.bytes;
+    flow.rate = std::min(kMaxRate, part.bytes / part.issue_ns);
+    producer.pending.push_back({part.bytes, now_, part.route, part.channel,
+                                producer.part == step.parts, step, producer.span});
     result_.bytes_issued += part.bytes;
     activate(p);
-    if (producer.pending.size() - producer.front == 1) new_front(producer);
+    if (++flow.pending == 1) {
+        flow.front_left = part.bytes;
+        new_front(p);
+    }
 }
 
 void GpuEngine::accept(int p) {
@@ -237,31 +244,36 @@ void GpuEngine::activate(int p) {
     }
 }
 
-void GpuEngine::new_front(Producer& producer) {
-    if (!producer.helper) {
-        producer.weight = node_.weight(producer.place, producer.members, producer.drained);
-    }
-    producer.cap = producer.helper ? kUnlimited : node_.producer_rate;
-    if (throttle_.empty() || producer.front == producer.pending.size()) return;
-    const int route = producer.pending[producer.front].route;
-    for (const auto& [gpu, share] : program_.routes()[static_cast<std::size_t>(route)]) {
-        if (share > 0) producer.cap = std::min(producer.cap, throttle_[static_cast<std::size_t>(gpu)]);
+void GpuEngine::new_front(int p) {
+    Producer& producer = producers_[static_cast<std::size_t>(p)];
+    Flow& flow = flows_[static_cast<std::size_t>(p)];
+    flow.cap = flow.helper ? kUnlimited : node_.producer_rate;
+    if (flow.pending == 0) return;
+    const Burst& burst = producer.pending[producer.front];
+    flow.channel = burst.channel;
+    if (!flow.helper) flow.weight = node_.weight(producer.place, producer.members, producer.drained);
+    if (throttle_.empty()) return;
+    for (const auto& [gpu, share] : program_.routes()[static_cast<std::size_t>(burst.route)]) {
+        if (share > 0) flow.cap = std::min(flow.cap, throttle_[static_cast<std::size_t>(gpu)]);
     }
 }
 
-void GpuEngine::pop_front(Producer& producer) {
-    Burst burst = std::move(producer.pending[producer.front++]);
-    const double start = burst.drain_start;
+void GpuEngine::pop_front(int p) {
+    Producer& producer = producers_[static_cast<std::size_t>(p)];
+    Flow& flow = flows_[static_cast<std::size_t>(p)];
+    const Burst burst = producer.pending[producer.front++];
     ++producer.drained;
-    if (producer.front == producer.pending.size()) {
+    if (--flow.pending == 0) {
         producer.pending.clear();
         producer.front = 0;
     } else {
-        producer.pending[producer.front].drain_start = now_;
+        Burst& next = producer.pending[producer.front];
+        next.drain_start = now_;
+        flow.front_left = next.bytes;
     }
-    new_front(producer);
+    new_front(p);
     const Route& route = program_.routes()[static_cast<std::size_t>(burst.route)];
-    arrivals_.add(route, burst.bytes, start < 0 ? now_ : start, now_);
+    arrivals_.add(route, burst.bytes, burst.drain_start, now_);
     result_.bytes_drained += burst.bytes;
     route_bytes_[static_cast<std::size_t>(burst.route)] += burst.bytes;
     result_.drained_ns = now_;
@@ -276,37 +288,30 @@ void GpuEngine::pop_front(Producer& producer) {
 }
 
 void GpuEngine::settle() {
+    bool drained = false;
     for (std::size_t i = 0; i < active_.size(); ++i) {
         const int p = active_[i];
-        Producer& producer = producers_[static_cast<std::size_t>(p)];
-        if (producer.queued < kTinyBytes) producer.queued = 0;
-        if (producer.store == Store::kIssuing && producer.left < kTinyBytes) {
-            producer.store = Store::kFree;
+        Flow& flow = flows_[static_cast<std::size_t>(p)];
+        if (flow.queued < kTinyBytes) flow.queued = 0;
+        if (flow.issuing && flow.left < kTinyBytes) {
+            flow.issuing = false;
+            producers_[static_cast<std::size_t>(p)].store = Store::kFree;
             next_part(p);
         }
         // The burst that is being issued is the last one pending and stays until it is all issued.
-        const auto finished = [&] {
-            if (producer.front == producer.pending.size()) return false;
-            const bool issuing = producer.store == Store::kIssuing &&
-                                 producer.front + 1 == producer.pending.size();
-            const Burst& burst = producer.pending[producer.front];
-            return !issuing &&
-                   (producer.queued == 0 || burst.drained > burst.bytes - kTinyBytes);
-        };
-        while (finished()) pop_front(producer);
-    }
-    std::size_t kept = 0;
-    for (const int p : active_) {
-        Producer& producer = producers_[static_cast<std::size_t>(p)];
-        producer.active = producer.store == Store::kIssuing || producer.front < producer.pending.size();
-        if (producer.active) {
-            active_[kept++] = p;
-        } else {
-            producer.in = producer.out = 0;
+        while (flow.pending > 0 && !flow.front_partial() &&
+               (flow.queued == 0 || flow.front_left < kTinyBytes)) {
+            pop_front(p);
         }
+        drained |= flow.pending == 0;
     }
-    active_.resize(kept);
     dirty_ = true;
+    if (!drained) return;
+    std::erase_if(active_, [&](int p) {
+        if (flows_[static_cast<std::size_t>(p)].pending > 0) return false;
+        producers_[static_cast<std::size_t>(p)].active = false;
+        return true;
+    });
 }
 
 void GpuEngine::run(double until_ns) {

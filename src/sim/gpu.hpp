@@ -68,7 +68,7 @@ class GpuEngine {
     enum class Store : std::uint8_t { kFree, kLocal, kIssuing };
 
     struct Burst {  // accepted in part or whole, not yet drained
-        double bytes, drained, drain_start;
+        double bytes, drain_start;
         int route;
         Channel channel;
         bool last;  // of its step
@@ -76,24 +76,34 @@ class GpuEngine {
         std::size_t span;
     };
 
+    /// What the fluid part walks over at every event; apart from Producer, so that all of a GPU
+    /// stays in the first cache.
+    struct Flow {
+        double queued = 0;      ///< bytes accepted, not drained
+        double left = 0;        ///< bytes of the part still to issue
+        double rate = 0;        ///< issue rate without backpressure
+        double in = 0, out = 0;
+        double cap = 0;         ///< drain rate limit of the oldest burst
+        double weight = 1;      ///< within the group, for the oldest burst
+        double front_left = 0;  ///< of the oldest burst, not drained
+        int group = 0;
+        int pending = 0;        ///< bursts not drained
+        Channel channel = Channel::kLink;
+        bool issuing = false, helper = false;
+        bool settled = false;   ///< of share()
+        bool waits = false;     ///< for the shared room
+
+        bool front_partial() const { return issuing && pending == 1; }
+    };
+
     struct Producer {
         Compute compute = Compute::kDone;
         Store store = Store::kFree;
         bool active = false;   // in active_: issuing, or has a backlog
-        bool helper = false;
-        bool settled = false;  // of share()
-        bool waits = false;    // for the shared room
         std::size_t span = 0;  // of `storing`
-        int group = 0;
-        double weight = 1;     // within the group, for the oldest burst
         int place = 0, members = 1;
         long drained = 0;      // bursts
         int part = 0;          // of the step in the store engine
-        double queued = 0;     // bytes accepted, not drained
-        double left = 0;       // bytes of the part still to issue
-        double rate = 0;       // issue rate without backpressure
-        double in = 0, out = 0;
-        double cap = 0;        // drain rate limit of the oldest burst
         long claimed = 0, accepted = 0;  // steps
         Step next, storing;    // step in the compute engine, and in the store engine
         double compute_start = 0, storing_start = 0, issue_start = 0, since = 0, ideal_ns = 0;
@@ -135,8 +145,8 @@ class GpuEngine {
     double step_length() const;
     void advance(double dt);
     void settle();
-    void pop_front(Producer& producer);
-    void new_front(Producer& producer);
+    void pop_front(int p);
+    void new_front(int p);
     void activate(int p);
 
     Node node_;
@@ -149,6 +159,7 @@ class GpuEngine {
     long events_ = 0, sequence_ = 0;
     double queued_ = 0, visible_ = 0;
     std::vector<Producer> producers_;
+    std::vector<Flow> flows_;
     std::vector<int> active_;
     std::vector<Pool> pools_;
     std::vector<double> route_bytes_;

@@ -9,8 +9,8 @@ namespace xstage::sim {
 void GpuEngine::find_rates() {
     bool network = false;
     for (const int p : active_) {
-        const Producer& producer = producers_[static_cast<std::size_t>(p)];
-        network |= producer.pending[producer.front].channel == Channel::kNetwork;
+        const Flow& flow = flows_[static_cast<std::size_t>(p)];
+        network |= flow.channel == Channel::kNetwork;
     }
     share(Channel::kLink, node_.link_rate);
     if (network) share(Channel::kNetwork, node_.network_rate);
@@ -24,12 +24,12 @@ void GpuEngine::share(Channel channel, double capacity) {
     std::fill(group_demand_.begin(), group_demand_.end(), 0.0);
     std::fill(group_weight_.begin(), group_weight_.end(), 0.0);
     for (const int p : active_) {
-        Producer& producer = producers_[static_cast<std::size_t>(p)];
-        if (producer.pending[producer.front].channel != channel) continue;
-        const double wanted = producer.queued > 0 ? kUnlimited : producer.rate;
-        producer.out = std::min(wanted, producer.cap);  // the demand, until it is granted
-        group_demand_[static_cast<std::size_t>(producer.group)] += producer.out;
-        group_weight_[static_cast<std::size_t>(producer.group)] += producer.weight;
+        Flow& flow = flows_[static_cast<std::size_t>(p)];
+        if (flow.channel != channel) continue;
+        const double wanted = flow.queued > 0 ? kUnlimited : flow.rate;
+        flow.out = std::min(wanted, flow.cap);  // the demand, until it is granted
+        group_demand_[static_cast<std::size_t>(flow.group)] += flow.out;
+        group_weight_[static_cast<std::size_t>(flow.group)] += flow.weight;
     }
     if (capacity == kUnlimited) return;
 
@@ -61,24 +61,24 @@ void GpuEngine::share(Channel channel, double capacity) {
     for (bool changed = true; changed;) {
         changed = false;
         for (const int p : active_) {
-            Producer& producer = producers_[static_cast<std::size_t>(p)];
-            const auto g = static_cast<std::size_t>(producer.group);
-            if (producer.pending[producer.front].channel != channel || producer.settled) continue;
+            Flow& flow = flows_[static_cast<std::size_t>(p)];
+            const auto g = static_cast<std::size_t>(flow.group);
+            if (flow.channel != channel || flow.settled) continue;
             if (group_grant_[g] == kUnlimited) {
-                producer.settled = true;
-            } else if (producer.out <= group_grant_[g] / group_weight_[g] * producer.weight) {
-                producer.settled = changed = true;
-                group_grant_[g] -= producer.out;
-                group_weight_[g] -= producer.weight;
+                flow.settled = true;
+            } else if (flow.out <= group_grant_[g] / group_weight_[g] * flow.weight) {
+                flow.settled = changed = true;
+                group_grant_[g] -= flow.out;
+                group_weight_[g] -= flow.weight;
             }
         }
     }
     for (const int p : active_) {
-        Producer& producer = producers_[static_cast<std::size_t>(p)];
-        if (producer.pending[producer.front].channel != channel) continue;
-        const auto g = static_cast<std::size_t>(producer.group);
-        if (!producer.settled) producer.out = group_grant_[g] / group_weight_[g] * producer.weight;
-        producer.settled = false;
+        Flow& flow = flows_[static_cast<std::size_t>(p)];
+        if (flow.channel != channel) continue;
+        const auto g = static_cast<std::size_t>(flow.group);
+        if (!flow.settled) flow.out = group_grant_[g] / group_weight_[g] * flow.weight;
+        flow.settled = false;
     }
 }
 
@@ -87,43 +87,43 @@ void GpuEngine::share(Channel channel, double capacity) {
 void GpuEngine::apply_room() {
     for (Pool& pool : pools_) pool = Pool{};
     for (const int p : active_) {
-        const Producer& producer = producers_[static_cast<std::size_t>(p)];
-        Pool& pool = pools_[static_cast<std::size_t>(producer.group)];
-        pool.used += std::max(0.0, producer.queued - node_.private_room);
-        pool.issuers += producer.store == Store::kIssuing;
+        const Flow& flow = flows_[static_cast<std::size_t>(p)];
+        Pool& pool = pools_[static_cast<std::size_t>(flow.group)];
+        pool.used += std::max(0.0, flow.queued - node_.private_room);
+        pool.issuers += flow.issuing;
     }
     for (Pool& pool : pools_) pool.full = pool.used > node_.shared_room - kTinyBytes;
     for (const int p : active_) {
-        Producer& producer = producers_[static_cast<std::size_t>(p)];
-        Pool& pool = pools_[static_cast<std::size_t>(producer.group)];
-        const bool issuing = producer.store == Store::kIssuing;
-        producer.in = issuing ? producer.rate : 0;
-        producer.waits = false;
-        if (producer.helper) continue;
+        Flow& flow = flows_[static_cast<std::size_t>(p)];
+        Pool& pool = pools_[static_cast<std::size_t>(flow.group)];
+        const bool issuing = flow.issuing;
+        flow.in = issuing ? flow.rate : 0;
+        flow.waits = false;
+        if (flow.helper) continue;
         const double room = node_.private_room + node_.shared_cap;
-        if (issuing && producer.rate > producer.out) {
-            if (producer.queued > room - kTinyBytes) {
-                producer.in = producer.out;
-            } else if (pool.full && producer.queued > node_.private_room - kTinyBytes) {
-                producer.waits = true;
+        if (issuing && flow.rate > flow.out) {
+            if (flow.queued > room - kTinyBytes) {
+                flow.in = flow.out;
+            } else if (pool.full && flow.queued > node_.private_room - kTinyBytes) {
+                flow.waits = true;
                 ++pool.blocked;
             }
         }
-        if (!producer.waits && producer.queued > node_.private_room && producer.out > producer.in) {
-            pool.released += producer.out - producer.in;
+        if (!flow.waits && flow.queued > node_.private_room && flow.out > flow.in) {
+            pool.released += flow.out - flow.in;
         }
     }
     queued_ = 0;
     for (const int p : active_) {
-        Producer& producer = producers_[static_cast<std::size_t>(p)];
-        Pool& pool = pools_[static_cast<std::size_t>(producer.group)];
-        if (producer.waits) {
-            producer.in = std::min(producer.rate, producer.out + pool.released / pool.blocked);
+        Flow& flow = flows_[static_cast<std::size_t>(p)];
+        Pool& pool = pools_[static_cast<std::size_t>(flow.group)];
+        if (flow.waits) {
+            flow.in = std::min(flow.rate, flow.out + pool.released / pool.blocked);
         }
-        const double net = producer.in - producer.out;
-        const double over = producer.queued - node_.private_room;
+        const double net = flow.in - flow.out;
+        const double over = flow.queued - node_.private_room;
         if (over > 0 || (over > -kTinyBytes && net > 0)) pool.growth += net;
-        queued_ += producer.queued;
+        queued_ += flow.queued;
     }
     result_.peak_bytes = std::max(result_.peak_bytes, queued_);
 }
@@ -136,22 +136,20 @@ double GpuEngine::step_length() const {
     };
     const double room = node_.private_room + node_.shared_cap;
     for (const int p : active_) {
-        const Producer& producer = producers_[static_cast<std::size_t>(p)];
-        const bool issuing = producer.store == Store::kIssuing;
-        if (issuing && producer.in > 0) reach(producer.left, producer.in);
-        const double net = producer.in - producer.out;
-        const double over = producer.queued - node_.private_room;
-        const Pool& pool = pools_[static_cast<std::size_t>(producer.group)];
-        if (net > 0 && !producer.helper) {
-            if (producer.queued < room - kTinyBytes) reach(room - producer.queued, net);
+        const Flow& flow = flows_[static_cast<std::size_t>(p)];
+        const bool issuing = flow.issuing;
+        if (issuing && flow.in > 0) reach(flow.left, flow.in);
+        const double net = flow.in - flow.out;
+        const double over = flow.queued - node_.private_room;
+        const Pool& pool = pools_[static_cast<std::size_t>(flow.group)];
+        if (net > 0 && !flow.helper) {
+            if (flow.queued < room - kTinyBytes) reach(room - flow.queued, net);
             if (over < -kTinyBytes) reach(-over, net);
         } else if (net < 0) {
-            if (producer.queued > 0) reach(producer.queued, -net);
+            if (flow.queued > 0) reach(flow.queued, -net);
             if (over > kTinyBytes && pool.issuers > 0) reach(over, -net);
         }
-        const Burst& front = producer.pending[producer.front];
-        const bool partial = issuing && producer.front + 1 == producer.pending.size();
-        if (!partial && producer.out > 0) reach(front.bytes - front.drained, producer.out);
+        if (!flow.front_partial() && flow.out > 0) reach(flow.front_left, flow.out);
     }
     for (const Pool& pool : pools_) {
         if (pool.growth > 0 && !pool.full) reach(node_.shared_room - pool.used, pool.growth);
@@ -162,13 +160,11 @@ double GpuEngine::step_length() const {
 void GpuEngine::advance(double dt) {
     queued_ = 0;
     for (const int p : active_) {
-        Producer& producer = producers_[static_cast<std::size_t>(p)];
-        Burst& front = producer.pending[producer.front];
-        if (front.drain_start < 0) front.drain_start = now_;
-        producer.left -= producer.in * dt;
-        producer.queued = std::max(0.0, producer.queued + (producer.in - producer.out) * dt);
-        front.drained += producer.out * dt;
-        queued_ += producer.queued;
+        Flow& flow = flows_[static_cast<std::size_t>(p)];
+        flow.left -= flow.in * dt;
+        flow.queued = std::max(0.0, flow.queued + (flow.in - flow.out) * dt);
+        flow.front_left -= flow.out * dt;
+        queued_ += flow.queued;
     }
     for (Pool& pool : pools_) pool.used += pool.growth * dt;
     result_.peak_bytes = std::max(result_.peak_bytes, queued_);
@@ -183,9 +179,10 @@ void GpuEngine::demand(std::vector<double>& per_gpu) const {
     std::fill(per_gpu.begin(), per_gpu.end(), 0.0);
     const double each = fair_rate();
     for (const int p : active_) {
+        const Flow& flow = flows_[static_cast<std::size_t>(p)];
         const Producer& producer = producers_[static_cast<std::size_t>(p)];
         const Burst& burst = producer.pending[producer.front];
-        const double rate = producer.queued > 0 ? each : std::min(each, producer.rate);
+        const double rate = flow.queued > 0 ? each : std::min(each, flow.rate);
         for (const auto& [gpu, share] : program_.routes()[static_cast<std::size_t>(burst.route)]) {
             per_gpu[static_cast<std::size_t>(gpu)] += rate * share;
         }
@@ -195,7 +192,7 @@ void GpuEngine::demand(std::vector<double>& per_gpu) const {
 void GpuEngine::throttle(const std::vector<double>& per_producer) {
     if (throttle_.empty() && per_producer.empty()) return;
     throttle_ = per_producer;
-    for (const int p : active_) new_front(producers_[static_cast<std::size_t>(p)]);
+    for (const int p : active_) new_front(p);
     dirty_ = true;
 }
 
