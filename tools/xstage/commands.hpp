@@ -8,6 +8,8 @@ namespace xstage::cli {
 // throws Error, whose kind is the exit code; exit_with gives any other code.
 void add_import(CLI::App& app);
 void add_probe(CLI::App& app);
+void add_simulate(CLI::App& app);
+void add_advise(CLI::App& app);
 
 /// Ends the command with this code once its output is written (a check that did not hold, say).
 struct ExitWith {

@@ -17,6 +17,8 @@ int main(int argc, char** argv) {
     app.require_subcommand(1);
     cli::add_import(app);
     cli::add_probe(app);
+    cli::add_simulate(app);
+    cli::add_advise(app);
 
     try {
         app.parse(argc, argv);
