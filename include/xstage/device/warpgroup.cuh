@@ -1,0 +1,71 @@
+#pragma once
+
+// What a warpgroup (four consecutive warps) of sm_90a does together: registers, named barriers,
+// tensor core operands. The matrix instructions themselves come from CuTe.
+
+#include <cstdint>
+
+#include "xstage/device/ptx.cuh"
+
+namespace xstage::device {
+
+inline constexpr int kWarpgroupThreads = 128;
+
+template <int N>
+__device__ __forceinline__ void set_max_registers_less() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+template <int N>
+__device__ __forceinline__ void set_max_registers_more() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+/// Counts this thread in at named barrier `id` and goes on.
+__device__ __forceinline__ void bar_arrive(std::uint32_t id, std::uint32_t threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+__device__ __forceinline__ std::uint32_t cluster_cta_rank() {
+    std::uint32_t rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+/// All threads of the cluster meet; what they wrote to shared memory before is then visible.
+__device__ __forceinline__ void cluster_sync() {
+    asm volatile(
+        "barrier.cluster.arrive.release.aligned;\n"
+        "barrier.cluster.wait.acquire.aligned;" ::
+            : "memory");
+}
+
+/// Four 8x8 matrices of 16-bit elements; lane l gives the address of row l%8 of matrix l/8.
+__device__ __forceinline__ void stmatrix_x4(std::uint32_t address, std::uint32_t r0,
+                                            std::uint32_t r1, std::uint32_t r2, std::uint32_t r3) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                     address),
+                 "r"(r0), "r"(r1), "r"(r2), "r"(r3)
+                 : "memory");
+}
+
+/// 2^x to about 2 ulp; -inf gives 0.
+__device__ __forceinline__ float exp2_approx(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/// Descriptor of a matrix operand in shared memory, in rows of 128 bytes swizzled by 128 bytes.
+/// For an operand whose contiguous dimension is not the summed one, `panel_bytes` is the way from
+/// one panel of 64 columns to the next; else it is unused. Eight rows are 1024 bytes.
+/// Source: PTX ISA 9.0, "Matrix descriptor format" of wgmma.
+__device__ __forceinline__ std::uint64_t matrix_descriptor(const void* shared,
+                                                           std::uint32_t panel_bytes) {
+    constexpr std::uint64_t kSwizzle128 = std::uint64_t{1} << 62;
+    constexpr std::uint64_t kEightRows = std::uint64_t{1024 >> 4} << 32;
+    return kSwizzle128 | kEightRows | (std::uint64_t{panel_bytes >> 4} << 16) |
+           (shared_address(shared) >> 4);
+}
+
+}  // namespace xstage::device

@@ -1,0 +1,116 @@
+#pragma once
+
+// In which order the persistent attention kernel walks its tiles. The kernel runs this function,
+// the simulator times it and the tests prove it: there is no second copy of an order.
+
+#include <cstdint>
+
+#if defined(__CUDACC__)
+#define XSTAGE_HOST_DEVICE __host__ __device__
+#else
+#define XSTAGE_HOST_DEVICE
+#endif
+
+namespace xstage::plan {
+
+inline constexpr int kMaxDestinations = 8;
+
+enum class TileOrder : std::int32_t {
+    kHeadMajor,    ///< tiles of a head in row order, head after head: K and V stay in L2
+    kInterleaved,  ///< inside a head, neighbours go to different destinations
+    kRotated,      ///< the same, each rank beginning with the rank after it and ending with itself
+    kRemoteFirst,  ///< remote tiles of all heads, rotated; then all local tiles
+};
+
+/// The tiles of one launch. Tiles [tile_begin[d], tile_begin[d+1]) of each head go to d.
+struct AttentionGrid {
+    std::int32_t tiles = 0;  ///< per head
+    std::int32_t heads = 0;
+    std::int32_t batches = 0;
+    std::int32_t destinations = 1;
+    std::int32_t rank = 0;  ///< which destination is local
+    TileOrder order = TileOrder::kHeadMajor;
+    bool descending = false;  ///< inside a destination the last tile first (causal: longest first)
+    std::int32_t tile_begin[kMaxDestinations + 1] = {};
+
+    XSTAGE_HOST_DEVICE constexpr std::int64_t size() const {
+        return std::int64_t{tiles} * heads * batches;
+    }
+};
+
+struct AttentionTile {
+    std::int32_t tile = 0, head = 0, batch = 0;
+};
+
+namespace detail {
+
+XSTAGE_HOST_DEVICE constexpr std::int32_t tiles_of(const AttentionGrid& grid, std::int32_t d) {
+    return grid.tile_begin[d + 1] - grid.tile_begin[d];
+}
+
+XSTAGE_HOST_DEVICE constexpr std::int32_t nth_of(const AttentionGrid& grid, std::int32_t d,
+                                                 std::int32_t n) {
+    return grid.descending ? grid.tile_begin[d + 1] - 1 - n : grid.tile_begin[d] + n;
+}
+
+/// Tile number `index` when destinations first, first+1, .. (cyclic, `count` of them) are served in
+/// turn and one that has run out is passed over. Chunks may differ in length, so the round is found
+/// by bisection: after r rounds, destination d has had min(tiles_of(d), r) tiles.
+XSTAGE_HOST_DEVICE constexpr std::int32_t interleaved(const AttentionGrid& grid, std::int32_t index,
+                                                      std::int32_t first, std::int32_t count) {
+    std::int32_t low = 0;
+    std::int32_t high = grid.tiles;
+    std::int32_t served = 0;  // tiles in the rounds before `low`
+    while (high - low > 1) {
+        const std::int32_t middle = low + (high - low) / 2;
+        std::int32_t sum = 0;
+        for (std::int32_t i = 0; i < count; ++i) {
+            const std::int32_t n = tiles_of(grid, (first + i) % grid.destinations);
+            sum += n < middle ? n : middle;
+        }
+        if (sum <= index) {
+            low = middle;
+            served = sum;
+        } else {
+            high = middle;
+        }
+    }
+    std::int32_t left = index - served;
+    for (std::int32_t i = 0; i < count; ++i) {
+        const std::int32_t d = (first + i) % grid.destinations;
+        if (tiles_of(grid, d) > low && left-- == 0) return nth_of(grid, d, low);
+    }
+    return -1;  // index is not below the number of tiles of these destinations
+}
+
+}  // namespace detail
+
+/// The tile that is number `index` (0 .. grid.size()-1) in the grid's order.
+XSTAGE_HOST_DEVICE constexpr AttentionTile tile_at(const AttentionGrid& grid, std::int64_t index) {
+    const std::int32_t local = detail::tiles_of(grid, grid.rank);
+    const std::int32_t remote = grid.tiles - local;
+    const std::int64_t sequences = std::int64_t{grid.heads} * grid.batches;
+    const bool remote_first = grid.order == TileOrder::kRemoteFirst;
+    const bool in_local_run = remote_first && index >= remote * sequences;
+
+    std::int32_t per_head = grid.tiles;
+    if (remote_first) per_head = in_local_run ? local : remote;
+    if (in_local_run) index -= remote * sequences;
+
+    const std::int32_t sequence = static_cast<std::int32_t>(index / per_head);
+    const std::int32_t n = static_cast<std::int32_t>(index - std::int64_t{sequence} * per_head);
+    AttentionTile at{0, sequence % grid.heads, sequence / grid.heads};
+    if (in_local_run) {
+        at.tile = detail::nth_of(grid, grid.rank, n);
+    } else if (remote_first) {
+        at.tile = detail::interleaved(grid, n, grid.rank + 1, grid.destinations - 1);
+    } else if (grid.order == TileOrder::kHeadMajor || grid.destinations == 1) {
+        at.tile = grid.descending ? grid.tiles - 1 - n : n;
+    } else {
+        const std::int32_t first = grid.order == TileOrder::kRotated ? grid.rank + 1 : 0;
+        at.tile = detail::interleaved(grid, n, first, grid.destinations);
+    }
+    return at;
+}
+
+}  // namespace xstage::plan

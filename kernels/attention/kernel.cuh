@@ -1,0 +1,238 @@
+#pragma once
+
+// O = softmax(scale * Q K^T) V for sm_90a, 16-bit in and out, all sums in float.
+//
+// A CTA lives as long as the launch and takes tiles of 64 query rows per math warpgroup. One thread
+// of the first warpgroup feeds Q and the ring of K and V blocks; each math warpgroup keeps its rows'
+// O and scores in registers. With kOverlap, a group starts S of block n+1 and O of block n together
+// and does the softmax of n+1 while the tensor cores work on O. The groups take turns in starting
+// (named barriers), so that one's softmax falls into the other's products.
+
+#include "config.hpp"
+#include "epilogue.cuh"
+#include "mask.cuh"
+#include "matrix.cuh"
+#include "params.hpp"
+#include "producer.cuh"
+#include "ring.cuh"
+#include "softmax.cuh"
+
+namespace xstage::attention {
+
+template <class C>
+struct MathGroup {
+    const KernelParams& p;
+    SharedStorage<C>& shared;
+    int group, warp, lane;
+    RingPlace<C> ring;
+    std::uint32_t q_parity = 0;
+
+    float s[C::kKeys / 2];
+    float o[C::kHeadDim / 2];
+    std::uint32_t probabilities[C::kKeys / 4];
+
+    __device__ __forceinline__ void wait_turn() const {
+        device::bar_sync(kBarrierTurn + group, 2 * device::kWarpgroupThreads);
+    }
+    __device__ __forceinline__ void pass_turn() const {
+        const int next = group + 1 == C::kMathGroups ? 0 : group + 1;
+        device::bar_arrive(kBarrierTurn + next, 2 * device::kWarpgroupThreads);
+    }
+
+    __device__ __forceinline__ std::uint64_t q_descriptor() const {
+        return device::matrix_descriptor(shared.q[group], 0);
+    }
+    __device__ __forceinline__ std::uint64_t slot_descriptor(std::int32_t slot) const {
+        return device::matrix_descriptor(shared.ring[slot], C::kKeys * 128);
+    }
+    /// Waits for the ring's next block and returns its slot.
+    __device__ __forceinline__ std::int32_t take_slot() {
+        device::mbarrier_wait(&shared.slot_full[ring.slot], ring.parity);
+        const std::int32_t slot = ring.slot;
+        ring.advance();
+        return slot;
+    }
+    __device__ __forceinline__ void release(std::int32_t slot) {
+        release_slot<C>(shared, slot, lane);
+    }
+    __device__ __forceinline__ void release_q() {
+        if (lane == 0) device::mbarrier_arrive(&shared.q_empty[group]);
+    }
+
+    __device__ __forceinline__ void mask(const KeyRange<C>& keys, std::int32_t n,
+                                         std::int32_t first_row) {
+        if (keys.is_partial(n, first_row)) {
+            keys.apply(s, n, first_row + warp * 16 + lane / 4, lane % 4);
+        }
+    }
+
+    /// V rows behind a short sample's end are memory of the caller's that may hold anything, and
+    /// 0 * NaN is NaN: clears them. Every group does, each for itself.
+    __device__ __forceinline__ void clear_tail(const KeyRange<C>& keys, std::int32_t n,
+                                               std::int32_t slot) {
+        const std::int32_t valid = keys.length - keys.block(n) * C::kKeys;
+        if (keys.length == p.kv_rows || valid >= C::kKeys) return;
+        const int thread = warp * 32 + lane;
+        for (int i = thread; i < C::kPanels * (C::kKeys - valid) * 8; i += 128) {
+            const int piece = i % 8;
+            const int row = i / 8 % (C::kKeys - valid) + valid;
+            const int panel = i / 8 / (C::kKeys - valid);
+            unsigned char* at = shared.ring[slot] + (panel * C::kKeys + row) * 128 + piece * 16;
+            *reinterpret_cast<uint4*>(at) = make_uint4(0, 0, 0, 0);
+        }
+        device::fence_proxy_async_shared();
+        device::bar_sync(kBarrierStore + group, device::kWarpgroupThreads);
+    }
+
+    __device__ __forceinline__ void clear_output() {
+#pragma unroll
+        for (int i = 0; i < C::kHeadDim / 2; ++i) o[i] = 0.0F;
+    }
+
+    /// Waits for the running product and scales O if a reference in this warp has moved.
+    /// The assembler hoists a wait over arithmetic that does not feed it, here the very softmax that
+    /// the product is to hide, but not over a branch that needs the softmax's result. So the branch
+    /// asks for the sums too: they are never negative, and only this code knows.
+    __device__ __forceinline__ void finish_output(const RowSoftmax& softmax,
+                                                  const float (&factor)[2]) {
+        const bool moved = factor[0] != 1.0F || factor[1] != 1.0F;
+        if (__any_sync(0xffffffffU, moved || softmax.sum[0] + softmax.sum[1] < 0.0F)) {
+            wait_products<0>();
+            fence_registers(o);
+            scale_rows(o, factor);
+        }
+        wait_products<0>();
+        fence_registers(o);
+    }
+
+    __device__ __forceinline__ void first_scores(const KeyRange<C>& keys, RowSoftmax& softmax,
+                                                 std::int32_t first_row) {
+        device::mbarrier_wait(&shared.q_full[group], q_parity);
+        q_parity ^= 1;
+        const std::int32_t slot = take_slot();
+        start_scores<C>(s, q_descriptor(), slot_descriptor(slot));
+        wait_products<0>();
+        fence_registers(s);
+        release(slot);
+        mask(keys, 0, first_row);
+        float factor[2];
+        softmax.follow_maximum(s, p.scale_log2, factor);
+        softmax.exponentiate(s, p.scale_log2);
+        pack_all<typename C::Element>(s, probabilities);
+    }
+
+    /// S of block n and O of block n-1 together.
+    __device__ __forceinline__ void overlapped_step(const KeyRange<C>& keys, RowSoftmax& softmax,
+                                                    std::int32_t n, std::int32_t first_row) {
+        const std::int32_t key_slot = take_slot();
+        wait_turn();
+        start_scores<C>(s, q_descriptor(), slot_descriptor(key_slot));
+        const std::int32_t value_slot = take_slot();
+        clear_tail(keys, n - 1, value_slot);
+        start_output<C>(o, probabilities, slot_descriptor(value_slot));
+        pass_turn();
+        wait_products<1>();
+        fence_registers(s);
+        release(key_slot);
+
+        mask(keys, n, first_row);
+        float factor[2];
+        softmax.follow_maximum(s, p.scale_log2, factor);
+        softmax.exponentiate(s, p.scale_log2);
+        finish_output(softmax, factor);
+        release(value_slot);
+        pack_all<typename C::Element>(s, probabilities);
+    }
+
+    __device__ __forceinline__ void output_step(const KeyRange<C>& keys, std::int32_t n) {
+        const std::int32_t slot = take_slot();
+        clear_tail(keys, n, slot);
+        start_output<C>(o, probabilities, slot_descriptor(slot));
+        wait_products<0>();
+        fence_registers(o);
+        release(slot);
+    }
+
+    __device__ __forceinline__ void plain_step(const KeyRange<C>& keys, RowSoftmax& softmax,
+                                               std::int32_t n, std::int32_t first_row) {
+        const std::int32_t slot = take_slot();
+        start_scores<C>(s, q_descriptor(), slot_descriptor(slot));
+        wait_products<0>();
+        fence_registers(s);
+        release(slot);
+        mask(keys, n, first_row);
+        float factor[2];
+        softmax.follow_maximum(s, p.scale_log2, factor);
+        softmax.exponentiate(s, p.scale_log2);
+        finish_output(softmax, factor);
+        pack_all<typename C::Element>(s, probabilities);
+    }
+
+    __device__ __forceinline__ void run() {
+        Epilogue<C> epilogue{p, shared.o[group], group, warp, lane};
+        if constexpr (C::kOverlap) {
+            if (group == C::kMathGroups - 1) pass_turn();  // the first turn is group 0's
+        }
+        for (TileWalk<C> walk; !walk.done(p); walk.next()) {
+            const plan::AttentionTile at = walk.at(p);
+            const KeyRange<C> keys(p, at);
+            const std::int32_t blocks = keys.blocks();
+            const std::int32_t first_row = at.tile * C::kRows + group * C::kGroupRows;
+            RowSoftmax softmax;
+            clear_output();
+            if (blocks > 0) {
+                first_scores(keys, softmax, first_row);
+                for (std::int32_t n = 1; n < blocks; ++n) {
+                    if constexpr (C::kOverlap) {
+                        overlapped_step(keys, softmax, n, first_row);
+                    } else {
+                        output_step(keys, n - 1);
+                        plain_step(keys, softmax, n, first_row);
+                    }
+                }
+                release_q();
+                output_step(keys, blocks - 1);
+            }
+            epilogue.store(o, softmax, at);
+        }
+        if constexpr (C::kOverlap) {
+            if (group == 0) wait_turn();  // the turn nobody took
+        }
+        epilogue.finish();
+    }
+};
+
+template <class C>
+__global__ void __launch_bounds__(C::kThreads, 1)
+    attention_kernel(const __grid_constant__ KernelParams p) {
+    extern __shared__ unsigned char raw[];
+    const std::uint32_t misaligned = device::shared_address(raw) % 1024;
+    auto& shared = *reinterpret_cast<SharedStorage<C>*>(raw + (1024 - misaligned) % 1024);
+
+    // Broadcast, so that the compiler sees one value per warp.
+    const int warpgroup = __shfl_sync(0xffffffffU, threadIdx.x / 128, 0);
+    if (threadIdx.x == 0) init_barriers(shared);
+    if constexpr (C::kCluster > 1) {
+        device::cluster_sync();
+    } else {
+        __syncthreads();
+    }
+
+    if (warpgroup == 0) {
+        device::set_max_registers_less<C::kProducerRegisters>();
+        if (threadIdx.x == 0) {
+            device::prefetch_tensor_map(&p.q);
+            device::prefetch_tensor_map(&p.k);
+            device::prefetch_tensor_map(&p.v);
+            Producer<C>{p, shared, {}}.run();
+        }
+    } else {
+        device::set_max_registers_more<C::kMathRegisters>();
+        const int warp = __shfl_sync(0xffffffffU, threadIdx.x / 32 % 4, 0);
+        MathGroup<C>{p, shared, warpgroup - 1, warp, static_cast<int>(threadIdx.x % 32), {}}.run();
+    }
+    // The other CTA's last arrivals come to this CTA's barriers: they must still exist.
+    if constexpr (C::kCluster > 1) device::cluster_sync();
+}
+
+}  // namespace xstage::attention
