@@ -9,7 +9,8 @@ enum class MaskKind { kDense, kCausal };
 /// What is fixed when the kernel is compiled. One tile is 64 query rows per math warpgroup; keys
 /// are taken `kKeys` at a time through a ring of `kSlots` slots that K and V blocks share.
 template <class Element_, int kHeadDim_, MaskKind kMask_, int kMathGroups_, int kKeys_, int kSlots_,
-          bool kOverlap_, int kCluster_ = 1>
+          bool kOverlap_, int kCluster_ = 1, bool kTurns_ = kOverlap_,
+          bool kQueryInRegisters_ = false>
 struct Config {
     using Element = Element_;
     static constexpr int kHeadDim = kHeadDim_;
@@ -21,6 +22,10 @@ struct Config {
     static constexpr bool kOverlap = kOverlap_;
     /// CTAs that take neighbouring tiles of one head and load each key block once for all.
     static constexpr int kCluster = kCluster_;
+    /// Groups start their products in turn, so that one's softmax falls into the other's products.
+    static constexpr bool kTurns = kTurns_;
+    /// Q is read from shared memory once a tile instead of once a key block: costs its registers.
+    static constexpr bool kQueryInRegisters = kQueryInRegisters_;
 
     static constexpr int kGroupRows = 64;
     static constexpr int kRows = kGroupRows * kMathGroups;

@@ -3,8 +3,8 @@
 namespace xstage::attention {
 
 template <int kHeadDim, int kMathGroups, int kKeys, int kSlots>
-using Dense =
-    Config<__half, kHeadDim, MaskKind::kDense, kMathGroups, kKeys, kSlots, /*overlap=*/true>;
+using Dense = Config<__half, kHeadDim, MaskKind::kDense, kMathGroups, kKeys, kSlots,
+                     /*overlap=*/true, 1, /*turns=*/false>;
 
 std::vector<Instance> instances_dense_fp16() {
     return {

@@ -15,7 +15,8 @@ inline constexpr int kBarrierStore = 4;  ///< + math group: its output lies in s
 /// Stores the 64 rows of one math group. Each group has a buffer of its own, so nobody waits for
 /// the other groups, and the wait for its reuse comes one whole tile later: a peer that takes the
 /// rows slowly holds up nothing before that. Local memory, a stitched range and peers differ only
-/// in the maps; each map ends where its destination's rows end, and the engine clips the box there.
+/// in the maps. Each map ends where its destination's rows end, and the engine clips the box there;
+/// the rows a box has before a destination's first are left out by a map with a smaller box.
 template <class C>
 struct Epilogue {
     const KernelParams& p;
@@ -33,7 +34,8 @@ struct Epilogue {
         if (warp == 0 && lane == 0) device::bulk_wait_read<0>();
         device::bar_sync(kBarrierStore + group, device::kWarpgroupThreads);
         write_shared(o);
-        // The copy engine reads what these threads wrote: each orders its own writes, then all meet.
+        // The copy engine reads what these threads wrote: each orders its own writes, then all
+        // meet.
         device::fence_proxy_async_shared();
         device::bar_sync(kBarrierStore + group, device::kWarpgroupThreads);
         if (warp == 0 && lane == 0) send(at, first_row);
@@ -63,8 +65,7 @@ struct Epilogue {
         for (int i = 0; i < C::kHeadDim / 16; ++i) {
             // 16 columns are two 16-byte pieces; the swizzle permutes the 8 pieces of a row.
             const int piece = (i % 4 * 2 + lane / 16) ^ (row % 8);
-            const std::uint32_t address =
-                row_address + i / 4 * (C::kGroupRows * 128) + piece * 16;
+            const std::uint32_t address = row_address + i / 4 * (C::kGroupRows * 128) + piece * 16;
             device::stmatrix_x4(address, pack(o[8 * i], o[8 * i + 1], Element{}),
                                 pack(o[8 * i + 2], o[8 * i + 3], Element{}),
                                 pack(o[8 * i + 4], o[8 * i + 5], Element{}),
@@ -78,8 +79,17 @@ struct Epilogue {
             if (first_row >= to.row_begin[d + 1] || first_row + C::kGroupRows <= to.row_begin[d]) {
                 continue;
             }
-            device::bulk_tensor_store_5d(&p.o[d], buffer,
-                                         {0, first_row - to.row_begin[d], 0, at.head, at.batch});
+            const int before = to.row_begin[d] - first_row;
+            if (before <= 0) {
+                device::bulk_tensor_store_5d(&p.o[d], buffer, {0, -before, 0, at.head, at.batch});
+                continue;
+            }
+            for (int panel = 0; panel < C::kPanels; ++panel) {
+                // The swizzle follows the address, so a box may start at any row of the buffer.
+                device::bulk_tensor_store_5d(&p.o_head[d],
+                                             buffer + (panel * C::kGroupRows + before) * 128,
+                                             {0, 0, panel, at.head, at.batch});
+            }
         }
         device::bulk_commit();
     }

@@ -3,10 +3,10 @@
 // O = softmax(scale * Q K^T) V for sm_90a, 16-bit in and out, all sums in float.
 //
 // A CTA lives as long as the launch and takes tiles of 64 query rows per math warpgroup. One thread
-// of the first warpgroup feeds Q and the ring of K and V blocks; each math warpgroup keeps its rows'
-// O and scores in registers. With kOverlap, a group starts S of block n+1 and O of block n together
-// and does the softmax of n+1 while the tensor cores work on O. The groups take turns in starting
-// (named barriers), so that one's softmax falls into the other's products.
+// of the first warpgroup feeds Q and the ring of K and V blocks; each math warpgroup keeps its
+// rows' O and scores in registers. With kOverlap, a group starts S of block n+1 and O of block n
+// together and does the softmax of n+1 while the tensor cores work on O. The groups take turns in
+// starting (named barriers), so that one's softmax falls into the other's products.
 
 #include "config.hpp"
 #include "epilogue.cuh"
@@ -30,6 +30,7 @@ struct MathGroup {
     float s[C::kKeys / 2];
     float o[C::kHeadDim / 2];
     std::uint32_t probabilities[C::kKeys / 4];
+    std::uint32_t q[C::kQueryInRegisters ? C::kHeadDim / 4 : 1];
 
     __device__ __forceinline__ void wait_turn() const {
         device::bar_sync(kBarrierTurn + group, 2 * device::kWarpgroupThreads);
@@ -90,9 +91,9 @@ struct MathGroup {
     }
 
     /// Waits for the running product and scales O if a reference in this warp has moved.
-    /// The assembler hoists a wait over arithmetic that does not feed it, here the very softmax that
-    /// the product is to hide, but not over a branch that needs the softmax's result. So the branch
-    /// asks for the sums too: they are never negative, and only this code knows.
+    /// The assembler hoists a wait over arithmetic that does not feed it, here the very softmax
+    /// that the product is to hide, but not over a branch that needs the softmax's result. So the
+    /// branch asks for the sums too: they are never negative, and only this code knows.
     __device__ __forceinline__ void finish_output(const RowSoftmax& softmax,
                                                   const float (&factor)[2]) {
         const bool moved = factor[0] != 1.0F || factor[1] != 1.0F;
@@ -107,10 +108,9 @@ struct MathGroup {
 
     __device__ __forceinline__ void first_scores(const KeyRange<C>& keys, RowSoftmax& softmax,
                                                  std::int32_t first_row) {
-        device::mbarrier_wait(&shared.q_full[group], q_parity);
-        q_parity ^= 1;
+        take_q();
         const std::int32_t slot = take_slot();
-        start_scores<C>(s, q_descriptor(), slot_descriptor(slot));
+        start_s(slot);
         wait_products<0>();
         fence_registers(s);
         release(slot);
@@ -121,16 +121,43 @@ struct MathGroup {
         pack_all<typename C::Element>(s, probabilities);
     }
 
+    __device__ __forceinline__ void take_q() {
+        device::mbarrier_wait(&shared.q_full[group], q_parity);
+        q_parity ^= 1;
+        if constexpr (C::kQueryInRegisters) {
+            const int row = warp * 16 + lane % 16;
+            const std::uint32_t at = device::shared_address(shared.q[group]) + row * 128;
+#pragma unroll
+            for (int i = 0; i < C::kHeadDim / 16; ++i) {
+                const int piece = (i % 4 * 2 + lane / 16) ^ (row % 8);
+                std::uint32_t part[4];
+                device::ldmatrix_x4(at + i / 4 * (C::kGroupRows * 128) + piece * 16, part);
+#pragma unroll
+                for (int j = 0; j < 4; ++j) q[4 * i + j] = part[j];
+            }
+            __syncwarp();
+            release_q();
+        }
+    }
+
+    __device__ __forceinline__ void start_s(std::int32_t slot) {
+        if constexpr (C::kQueryInRegisters) {
+            start_scores<C>(s, q, slot_descriptor(slot));
+        } else {
+            start_scores<C>(s, q_descriptor(), slot_descriptor(slot));
+        }
+    }
+
     /// S of block n and O of block n-1 together.
     __device__ __forceinline__ void overlapped_step(const KeyRange<C>& keys, RowSoftmax& softmax,
                                                     std::int32_t n, std::int32_t first_row) {
         const std::int32_t key_slot = take_slot();
-        wait_turn();
-        start_scores<C>(s, q_descriptor(), slot_descriptor(key_slot));
+        if constexpr (C::kTurns) wait_turn();
+        start_s(key_slot);
         const std::int32_t value_slot = take_slot();
         clear_tail(keys, n - 1, value_slot);
         start_output<C>(o, probabilities, slot_descriptor(value_slot));
-        pass_turn();
+        if constexpr (C::kTurns) pass_turn();
         wait_products<1>();
         fence_registers(s);
         release(key_slot);
@@ -156,7 +183,7 @@ struct MathGroup {
     __device__ __forceinline__ void plain_step(const KeyRange<C>& keys, RowSoftmax& softmax,
                                                std::int32_t n, std::int32_t first_row) {
         const std::int32_t slot = take_slot();
-        start_scores<C>(s, q_descriptor(), slot_descriptor(slot));
+        start_s(slot);
         wait_products<0>();
         fence_registers(s);
         release(slot);
@@ -170,7 +197,7 @@ struct MathGroup {
 
     __device__ __forceinline__ void run() {
         Epilogue<C> epilogue{p, shared.o[group], group, warp, lane};
-        if constexpr (C::kOverlap) {
+        if constexpr (C::kTurns) {
             if (group == C::kMathGroups - 1) pass_turn();  // the first turn is group 0's
         }
         for (TileWalk<C> walk; !walk.done(p); walk.next()) {
@@ -190,12 +217,12 @@ struct MathGroup {
                         plain_step(keys, softmax, n, first_row);
                     }
                 }
-                release_q();
+                if constexpr (!C::kQueryInRegisters) release_q();
                 output_step(keys, blocks - 1);
             }
             epilogue.store(o, softmax, at);
         }
-        if constexpr (C::kOverlap) {
+        if constexpr (C::kTurns) {
             if (group == 0) wait_turn();  // the turn nobody took
         }
         epilogue.finish();
@@ -212,6 +239,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     // Broadcast, so that the compiler sees one value per warp.
     const int warpgroup = __shfl_sync(0xffffffffU, threadIdx.x / 128, 0);
     if (threadIdx.x == 0) init_barriers(shared);
+    __syncwarp();  // barriers of a cluster count warps, and must find each in one piece
     if constexpr (C::kCluster > 1) {
         device::cluster_sync();
     } else {
@@ -226,6 +254,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
             device::prefetch_tensor_map(&p.v);
             Producer<C>{p, shared, {}}.run();
         }
+        __syncwarp();
     } else {
         device::set_max_registers_more<C::kMathRegisters>();
         const int warp = __shfl_sync(0xffffffffU, threadIdx.x / 32 % 4, 0);

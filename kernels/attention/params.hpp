@@ -19,6 +19,9 @@ struct Destinations {
 struct KernelParams {
     CUtensorMap q, k, v;
     CUtensorMap o[plan::kMaxDestinations];  ///< rows counted from the destination's first
+    /// For the 64 rows that straddle a destination's first row: a box of just those that are its
+    /// own. A store must not start at a negative row, so the engine cannot clip this side.
+    CUtensorMap o_head[plan::kMaxDestinations];
     Destinations destinations;
     float* lse;  ///< [batch][head][row], natural logarithm; null if not wanted
     std::int64_t lse_stride_batch, lse_stride_head;

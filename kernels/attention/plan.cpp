@@ -74,8 +74,8 @@ int hopper_sms() {
 }
 
 AttentionTypeAndShape shape_of(const AttentionArguments& a) {
-    return {a.type, a.head_dim, a.causal ? MaskKind::kCausal : MaskKind::kDense,
-            a.q_rows, a.kv_rows, a.heads * a.batches};
+    return {a.type,   a.head_dim, a.causal ? MaskKind::kCausal : MaskKind::kDense,
+            a.q_rows, a.kv_rows,  a.heads * a.batches};
 }
 
 void fill_grid(KernelParams& p, const AttentionArguments& a, const Instance& instance) {
@@ -88,6 +88,15 @@ void fill_grid(KernelParams& p, const AttentionArguments& a, const Instance& ins
     grid.rank = a.rank;
     grid.order = a.order;
     grid.descending = a.causal;
+    if (a.causal && a.order == plan::TileOrder::kHeadMajor) {
+        constexpr std::int64_t kKeyBytesInL2 = 32 << 20;  // of 60 MB on H200; Q and O pass through
+        const std::int64_t bytes_per_head = a.kv_rows * a.head_dim * 4;
+        const std::int64_t sharing = a.heads / a.kv_heads;
+        const std::int64_t fits = kKeyBytesInL2 / std::max<std::int64_t>(1, bytes_per_head);
+        grid.order = plan::TileOrder::kLongestFirst;
+        grid.group = static_cast<std::int32_t>(
+            std::clamp<std::int64_t>(fits * sharing, 1, a.heads * a.batches));
+    }
     std::int64_t row = 0;
     p.destinations.count = grid.destinations;
     for (int d = 0; d < grid.destinations; ++d) {
@@ -105,8 +114,8 @@ void fill_maps(KernelParams& p, const AttentionArguments& a, const Instance& ins
     const int panels = a.head_dim / 64;
     const int key_panels = panels / instance.cluster;
     constexpr int kGroupRows = 64;
-    p.q = encode_map("q", a.q, a.type, a.q_rows, a.head_dim, a.heads, a.batches, kGroupRows,
-                     panels);
+    p.q =
+        encode_map("q", a.q, a.type, a.q_rows, a.head_dim, a.heads, a.batches, kGroupRows, panels);
     const bool shared = a.k.stride_batch == 0;
     p.kv_batch_step = shared ? 0 : 1;
     const std::int64_t kv_batches = shared ? 1 : a.batches;
@@ -119,9 +128,14 @@ void fill_maps(KernelParams& p, const AttentionArguments& a, const Instance& ins
                          instance.keys, key_panels);
     }
     for (std::size_t d = 0; d < a.out.size(); ++d) {
-        if (a.out[d].rows == 0) continue;  // no box ever falls into it
-        p.o[d] = encode_map("out", a.out[d].view, a.type, a.out[d].rows, a.head_dim, a.heads,
-                            a.batches, kGroupRows, panels);
+        const AttentionDestination& to = a.out[d];
+        if (to.rows == 0) continue;  // no box ever falls into it
+        p.o[d] = encode_map("out", to.view, a.type, to.rows, a.head_dim, a.heads, a.batches,
+                            kGroupRows, panels);
+        const int before = p.destinations.row_begin[d] % kGroupRows;
+        if (before == 0) continue;
+        p.o_head[d] = encode_map("out", to.view, a.type, to.rows, a.head_dim, a.heads, a.batches,
+                                 kGroupRows - before, /*box_panels=*/1);
     }
 }
 
@@ -185,7 +199,9 @@ void AttentionPlan::launch(void* stream) const {
     check_cuda(cudaLaunchKernelExC(&config, instance.kernel, arguments), "attention launch");
 }
 
-const std::string& AttentionPlan::instance() const { return state_->name; }
+const std::string& AttentionPlan::instance() const {
+    return state_->name;
+}
 
 std::vector<std::string> attention_instances() {
     std::vector<std::string> names;

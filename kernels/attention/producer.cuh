@@ -12,20 +12,23 @@ namespace xstage::attention {
 /// last of an odd number has no rows, and the copy engine clips it away.
 template <class C>
 struct TileWalk {
-    std::int64_t index = blockIdx.x / C::kCluster;
-    std::int64_t step = gridDim.x / C::kCluster;
+    std::int32_t round = 0;
 
+    __device__ __forceinline__ std::int64_t index() const {
+        return plan::task_index(blockIdx.x / C::kCluster, gridDim.x / C::kCluster, round,
+                                C::kMask == MaskKind::kCausal);
+    }
     __device__ __forceinline__ bool done(const KernelParams& p) const {
-        return index >= p.grid.size();
+        return index() >= p.grid.size();
     }
     __device__ __forceinline__ plan::AttentionTile at(const KernelParams& p) const {
-        plan::AttentionTile tile = plan::tile_at(p.grid, index);
+        plan::AttentionTile tile = plan::tile_at(p.grid, index());
         if constexpr (C::kCluster > 1) {
             tile.tile = tile.tile * C::kCluster + static_cast<int>(device::cluster_cta_rank());
         }
         return tile;
     }
-    __device__ __forceinline__ void next() { index += step; }
+    __device__ __forceinline__ void next() { ++round; }
 };
 
 template <class C>
@@ -43,13 +46,12 @@ struct Producer {
         device::mbarrier_arrive_expect_bytes(full, C::kSlotBytes);
         unsigned char* slot = shared.ring[ring.slot];
         if constexpr (C::kCluster == 1) {
-            device::bulk_tensor_load_5d(slot, &map, full,
-                                        {0, block * C::kKeys, 0, head, batch});
+            device::bulk_tensor_load_5d(slot, &map, full, {0, block * C::kKeys, 0, head, batch});
         } else {
             const int panel = static_cast<int>(device::cluster_cta_rank());
-            device::bulk_tensor_load_5d_cluster(
-                slot + panel * (C::kSlotBytes / C::kPanels), &map, full,
-                {0, block * C::kKeys, panel, head, batch}, (1 << C::kCluster) - 1);
+            device::bulk_tensor_load_5d_cluster(slot + panel * (C::kSlotBytes / C::kPanels), &map,
+                                                full, {0, block * C::kKeys, panel, head, batch},
+                                                (1 << C::kCluster) - 1);
         }
         ring.advance();
     }

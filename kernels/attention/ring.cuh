@@ -25,7 +25,7 @@ struct RingPlace {
 
 /// One arrival per warp: a warp's own wait covers its own part of a product only.
 template <class C>
-inline constexpr int kSlotArrivals = 4 * C::kMathGroups * C::kCluster;
+inline constexpr int kSlotArrivals = 4 * C::kMathGroups* C::kCluster;
 
 template <class C>
 __device__ __forceinline__ void init_barriers(SharedStorage<C>& shared) {

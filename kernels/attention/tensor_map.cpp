@@ -64,13 +64,13 @@ CUtensorMap encode_map(const char* what, const AttentionView& view, AttentionTyp
                                static_cast<cuuint32_t>(box_panels), 1, 1};
     const cuuint32_t every_element[5] = {1, 1, 1, 1, 1};
     CUtensorMap map;
-    const CUresult status = encode_tiled()(
-        &map,
-        type == AttentionType::kBf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-                                     : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-        5, view.data, extents, strides, box, every_element, CU_TENSOR_MAP_INTERLEAVE_NONE,
-        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    const CUresult status =
+        encode_tiled()(&map,
+                       type == AttentionType::kBf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                                    : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+                       5, view.data, extents, strides, box, every_element,
+                       CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                       CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (status != CUDA_SUCCESS) {
         throw Error(ErrorKind::kBadInput,
                     fmt::format("{}: the driver cannot map this view (error {}): {} rows, {} "

@@ -31,19 +31,21 @@ __device__ __forceinline__ void mbarrier_arrive(MBarrier* barrier) {
 /// One arrival that also announces bytes a bulk copy will bring.
 __device__ __forceinline__ void mbarrier_arrive_expect_bytes(MBarrier* barrier,
                                                              std::uint32_t bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-                     shared_address(barrier)),
-                 "r"(bytes)
-                 : "memory");
+    asm volatile(
+        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+        "r"(bytes)
+        : "memory");
 }
 
-/// Arrives at the barrier that lies at the same place in CTA `rank` of the cluster.
+/// Arrives at the barrier that lies at the same place in CTA `rank` of the cluster. Without an
+/// explicit cluster-scope release, which costs a device-wide memory barrier: it tells that
+/// asynchronous reads are over, and those have been waited for; no write is published by it.
 __device__ __forceinline__ void mbarrier_arrive_cluster(MBarrier* barrier, std::uint32_t rank) {
     asm volatile(
         "{\n"
         ".reg .b32 remote;\n"
         "mapa.shared::cluster.u32 remote, %0, %1;\n"
-        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n"
+        "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
         "}" ::"r"(shared_address(barrier)),
         "r"(rank)
         : "memory");

@@ -43,9 +43,17 @@ __device__ __forceinline__ void cluster_sync() {
 /// Four 8x8 matrices of 16-bit elements; lane l gives the address of row l%8 of matrix l/8.
 __device__ __forceinline__ void stmatrix_x4(std::uint32_t address, std::uint32_t r0,
                                             std::uint32_t r1, std::uint32_t r2, std::uint32_t r3) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(
-                     address),
-                 "r"(r0), "r"(r1), "r"(r2), "r"(r3)
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+        "r"(r0), "r"(r1), "r"(r2), "r"(r3)
+        : "memory");
+}
+
+/// Loads what stmatrix_x4 stores.
+__device__ __forceinline__ void ldmatrix_x4(std::uint32_t address, std::uint32_t (&r)[4]) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared::cta.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address)
                  : "memory");
 }
 
@@ -64,8 +72,10 @@ __device__ __forceinline__ std::uint64_t matrix_descriptor(const void* shared,
                                                            std::uint32_t panel_bytes) {
     constexpr std::uint64_t kSwizzle128 = std::uint64_t{1} << 62;
     constexpr std::uint64_t kEightRows = std::uint64_t{1024 >> 4} << 32;
-    return kSwizzle128 | kEightRows | (std::uint64_t{panel_bytes >> 4} << 16) |
-           (shared_address(shared) >> 4);
+    // In a cluster a shared address carries the CTA's rank in its upper bits, which would fall into
+    // the descriptor's other fields: 14 bits are the address, the rest is cut.
+    const std::uint32_t address = (shared_address(shared) >> 4) & 0x3fffU;
+    return kSwizzle128 | kEightRows | (std::uint64_t{panel_bytes >> 4} << 16) | address;
 }
 
 }  // namespace xstage::device

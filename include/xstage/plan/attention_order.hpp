@@ -16,10 +16,11 @@ namespace xstage::plan {
 inline constexpr int kMaxDestinations = 8;
 
 enum class TileOrder : std::int32_t {
-    kHeadMajor,    ///< tiles of a head in row order, head after head: K and V stay in L2
-    kInterleaved,  ///< inside a head, neighbours go to different destinations
-    kRotated,      ///< the same, each rank beginning with the rank after it and ending with itself
-    kRemoteFirst,  ///< remote tiles of all heads, rotated; then all local tiles
+    kHeadMajor,     ///< tiles of a head in row order, head after head: K and V stay in L2
+    kInterleaved,   ///< inside a head, neighbours go to different destinations
+    kRotated,       ///< the same, each rank beginning with the rank after it and ending with itself
+    kRemoteFirst,   ///< remote tiles of all heads, rotated; then all local tiles
+    kLongestFirst,  ///< causal: last tile of each head of a group, last but one of each, ..
 };
 
 /// The tiles of one launch. Tiles [tile_begin[d], tile_begin[d+1]) of each head go to d.
@@ -30,7 +31,8 @@ struct AttentionGrid {
     std::int32_t destinations = 1;
     std::int32_t rank = 0;  ///< which destination is local
     TileOrder order = TileOrder::kHeadMajor;
-    bool descending = false;  ///< inside a destination the last tile first (causal: longest first)
+    bool descending = false;  ///< inside a destination the last tile first (causal: the longest)
+    std::int32_t group = 1;   ///< kLongestFirst: heads (of all batches) whose K and V fit in L2
     std::int32_t tile_begin[kMaxDestinations + 1] = {};
 
     XSTAGE_HOST_DEVICE constexpr std::int64_t size() const {
@@ -85,11 +87,30 @@ XSTAGE_HOST_DEVICE constexpr std::int32_t interleaved(const AttentionGrid& grid,
 
 }  // namespace detail
 
+/// Index of a worker's task number `round` when `workers` of them take tasks 0, 1, .. in turn. With
+/// `back_and_forth` every other round is dealt out backwards: where tasks shrink along the order,
+/// each worker's long ones are then evened out by its short ones. May be past the last task.
+XSTAGE_HOST_DEVICE constexpr std::int64_t task_index(std::int64_t worker, std::int64_t workers,
+                                                     std::int64_t round, bool back_and_forth) {
+    const bool backwards = back_and_forth && round % 2 == 1;
+    return round * workers + (backwards ? workers - 1 - worker : worker);
+}
+
 /// The tile that is number `index` (0 .. grid.size()-1) in the grid's order.
 XSTAGE_HOST_DEVICE constexpr AttentionTile tile_at(const AttentionGrid& grid, std::int64_t index) {
     const std::int32_t local = detail::tiles_of(grid, grid.rank);
     const std::int32_t remote = grid.tiles - local;
     const std::int64_t sequences = std::int64_t{grid.heads} * grid.batches;
+    if (grid.order == TileOrder::kLongestFirst) {
+        const std::int64_t group_tiles = std::int64_t{grid.group} * grid.tiles;
+        const std::int64_t before = index / group_tiles * grid.group;
+        const std::int64_t left = sequences - before;  // the last group may be smaller
+        const std::int64_t width = left < grid.group ? left : grid.group;
+        const std::int64_t n = index - before * grid.tiles;
+        const auto turn = static_cast<std::int32_t>(n / width);
+        const auto sequence = static_cast<std::int32_t>(before + n % width);
+        return {grid.tiles - 1 - turn, sequence % grid.heads, sequence / grid.heads};
+    }
     const bool remote_first = grid.order == TileOrder::kRemoteFirst;
     const bool in_local_run = remote_first && index >= remote * sequences;
 
