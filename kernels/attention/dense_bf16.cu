@@ -19,7 +19,6 @@ std::vector<Instance> instances_dense_bf16() {
         make_instance<Dense<128, 3, 128, 4, false, 2, false>>("bf16_d128_192x128_pair"),
         make_instance<Dense<64, 3, 128, 6, true, 1, true>>("bf16_d64_192x128_turn"),
         make_instance<Dense<64, 3, 128, 6, true, 1, false>>("bf16_d64_192x128"),
-        make_instance<Dense<64, 3, 128, 6, true, 1, false, true>>("bf16_d64_192x128_qreg"),
         make_instance<Dense<64, 2, 128, 8, true, 1, false>>("bf16_d64_128x128"),
     };
 }
