@@ -6,10 +6,17 @@ namespace xstage::attention {
 
 enum class MaskKind { kDense, kCausal };
 
+/// When math groups wait for each other before they start a product.
+enum class Turns {
+    kNever,   ///< they drift apart by themselves
+    kFirst,   ///< at the first key block of a tile
+    kAlways,  ///< at every key block: one's softmax falls into the other's products
+};
+
 /// What is fixed when the kernel is compiled. One tile is 64 query rows per math warpgroup; keys
 /// are taken `kKeys` at a time through a ring of `kSlots` slots that K and V blocks share.
 template <class Element_, int kHeadDim_, MaskKind kMask_, int kMathGroups_, int kKeys_, int kSlots_,
-          bool kOverlap_, int kCluster_ = 1, bool kTurns_ = kOverlap_,
+          bool kOverlap_, int kCluster_ = 1, Turns kTurns_ = Turns::kNever,
           bool kQueryInRegisters_ = false>
 struct Config {
     using Element = Element_;
@@ -22,8 +29,7 @@ struct Config {
     static constexpr bool kOverlap = kOverlap_;
     /// CTAs that take neighbouring tiles of one head and load each key block once for all.
     static constexpr int kCluster = kCluster_;
-    /// Groups start their products in turn, so that one's softmax falls into the other's products.
-    static constexpr bool kTurns = kTurns_;
+    static constexpr Turns kTurns = kTurns_;
     /// Q is read from shared memory once a tile instead of once a key block: costs its registers.
     static constexpr bool kQueryInRegisters = kQueryInRegisters_;
 

@@ -4,7 +4,7 @@ namespace xstage::attention {
 
 template <int kHeadDim, int kMathGroups, int kKeys, int kSlots>
 using Dense = Config<__half, kHeadDim, MaskKind::kDense, kMathGroups, kKeys, kSlots,
-                     /*overlap=*/true, 1, /*turns=*/false>;
+                     /*overlap=*/true, 1, Turns::kNever>;
 
 std::vector<Instance> instances_dense_fp16() {
     return {

@@ -110,7 +110,9 @@ struct MathGroup {
                                                  std::int32_t first_row) {
         take_q();
         const std::int32_t slot = take_slot();
+        if constexpr (C::kTurns == Turns::kFirst) wait_turn();
         start_s(slot);
+        if constexpr (C::kTurns == Turns::kFirst) pass_turn();
         wait_products<0>();
         fence_registers(s);
         release(slot);
@@ -152,12 +154,12 @@ struct MathGroup {
     __device__ __forceinline__ void overlapped_step(const KeyRange<C>& keys, RowSoftmax& softmax,
                                                     std::int32_t n, std::int32_t first_row) {
         const std::int32_t key_slot = take_slot();
-        if constexpr (C::kTurns) wait_turn();
+        if constexpr (C::kTurns == Turns::kAlways) wait_turn();
         start_s(key_slot);
         const std::int32_t value_slot = take_slot();
         clear_tail(keys, n - 1, value_slot);
         start_output<C>(o, probabilities, slot_descriptor(value_slot));
-        if constexpr (C::kTurns) pass_turn();
+        if constexpr (C::kTurns == Turns::kAlways) pass_turn();
         wait_products<1>();
         fence_registers(s);
         release(key_slot);
@@ -197,7 +199,7 @@ struct MathGroup {
 
     __device__ __forceinline__ void run() {
         Epilogue<C> epilogue{p, shared.o[group], group, warp, lane};
-        if constexpr (C::kTurns) {
+        if constexpr (C::kTurns != Turns::kNever) {
             if (group == C::kMathGroups - 1) pass_turn();  // the first turn is group 0's
         }
         for (TileWalk<C> walk; !walk.done(p); walk.next()) {
@@ -222,7 +224,7 @@ struct MathGroup {
             }
             epilogue.store(o, softmax, at);
         }
-        if constexpr (C::kTurns) {
+        if constexpr (C::kTurns != Turns::kNever) {
             if (group == 0) wait_turn();  // the turn nobody took
         }
         epilogue.finish();
