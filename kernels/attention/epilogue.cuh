@@ -76,9 +76,9 @@ struct Epilogue {
     __device__ __forceinline__ void send(const plan::AttentionTile& at, int first_row) const {
         const Destinations& to = p.destinations;
         for (int d = 0; d < to.count; ++d) {
-            if (first_row >= to.row_begin[d + 1] || first_row + C::kGroupRows <= to.row_begin[d]) {
-                continue;
-            }
+            const int begin = max(first_row, to.row_begin[d]);
+            const int end = min(first_row + C::kGroupRows, to.row_begin[d + 1]);
+            if (begin >= end) continue;  // an empty chunk has no map, wherever it lies
             const int before = to.row_begin[d] - first_row;
             if (before <= 0) {
                 device::bulk_tensor_store_5d(&p.o[d], buffer, {0, -before, 0, at.head, at.batch});

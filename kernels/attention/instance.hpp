@@ -22,7 +22,8 @@ struct Instance {
 /// One list per translation unit, so that they compile side by side.
 std::vector<Instance> instances_dense_bf16();
 std::vector<Instance> instances_dense_fp16();
-std::vector<Instance> instances_causal();
+std::vector<Instance> instances_causal_bf16();
+std::vector<Instance> instances_causal_fp16();
 
 const std::vector<Instance>& all_instances();
 

@@ -60,7 +60,7 @@ struct MathGroup {
         if (lane == 0) device::mbarrier_arrive(&shared.q_empty[group]);
     }
 
-    __device__ __forceinline__ void mask(const KeyRange<C>& keys, std::int32_t n,
+    __device__ __forceinline__ void mask(const Mask<C>& keys, std::int32_t n,
                                          std::int32_t first_row) {
         if (keys.is_partial(n, first_row)) {
             keys.apply(s, n, first_row + warp * 16 + lane / 4, lane % 4);
@@ -69,10 +69,10 @@ struct MathGroup {
 
     /// V rows behind a short sample's end are memory of the caller's that may hold anything, and
     /// 0 * NaN is NaN: clears them. Every group does, each for itself.
-    __device__ __forceinline__ void clear_tail(const KeyRange<C>& keys, std::int32_t n,
+    __device__ __forceinline__ void clear_tail(const Mask<C>& keys, std::int32_t n,
                                                std::int32_t slot) {
-        const std::int32_t valid = keys.length - keys.block(n) * C::kKeys;
-        if (keys.length == p.kv_rows || valid >= C::kKeys) return;
+        const std::int32_t valid = keys.clean_keys(n, p.kv_rows);
+        if (valid == C::kKeys) return;
         const int thread = warp * 32 + lane;
         for (int i = thread; i < C::kPanels * (C::kKeys - valid) * 8; i += 128) {
             const int piece = i % 8;
@@ -106,7 +106,7 @@ struct MathGroup {
         fence_registers(o);
     }
 
-    __device__ __forceinline__ void first_scores(const KeyRange<C>& keys, RowSoftmax& softmax,
+    __device__ __forceinline__ void first_scores(const Mask<C>& keys, RowSoftmax& softmax,
                                                  std::int32_t first_row) {
         take_q();
         const std::int32_t slot = take_slot();
@@ -151,7 +151,7 @@ struct MathGroup {
     }
 
     /// S of block n and O of block n-1 together.
-    __device__ __forceinline__ void overlapped_step(const KeyRange<C>& keys, RowSoftmax& softmax,
+    __device__ __forceinline__ void overlapped_step(const Mask<C>& keys, RowSoftmax& softmax,
                                                     std::int32_t n, std::int32_t first_row) {
         const std::int32_t key_slot = take_slot();
         if constexpr (C::kTurns == Turns::kAlways) wait_turn();
@@ -173,7 +173,7 @@ struct MathGroup {
         pack_all<typename C::Element>(s, probabilities);
     }
 
-    __device__ __forceinline__ void output_step(const KeyRange<C>& keys, std::int32_t n) {
+    __device__ __forceinline__ void output_step(const Mask<C>& keys, std::int32_t n) {
         const std::int32_t slot = take_slot();
         clear_tail(keys, n, slot);
         start_output<C>(o, probabilities, slot_descriptor(slot));
@@ -182,7 +182,7 @@ struct MathGroup {
         release(slot);
     }
 
-    __device__ __forceinline__ void plain_step(const KeyRange<C>& keys, RowSoftmax& softmax,
+    __device__ __forceinline__ void plain_step(const Mask<C>& keys, RowSoftmax& softmax,
                                                std::int32_t n, std::int32_t first_row) {
         const std::int32_t slot = take_slot();
         start_s(slot);
@@ -204,7 +204,7 @@ struct MathGroup {
         }
         for (TileWalk<C> walk; !walk.done(p); walk.next()) {
             const plan::AttentionTile at = walk.at(p);
-            const KeyRange<C> keys(p, at);
+            const Mask<C> keys(p, at);
             const std::int32_t blocks = keys.blocks();
             const std::int32_t first_row = at.tile * C::kRows + group * C::kGroupRows;
             RowSoftmax softmax;

@@ -8,11 +8,13 @@
 namespace xstage::attention {
 
 /// Which keys a tile attends to, and in which order its key blocks are taken. A mask policy gives
-///   blocks()        how many key blocks the tile takes,
-///   block(n)        the n-th of them (both roles ask, and must be told the same),
-///   is_partial(n)   whether some of its elements are masked,
-///   valid(row, key) for those blocks: whether an element counts.
-/// Blocks go from the last key to the first, so that the partial ones come first.
+///   blocks()                 how many key blocks the tile takes,
+///   block(n)                 the n-th of them (producer and math warps must be told the same),
+///   is_partial(n, row)       whether the 64 rows from `row` on have a masked element there,
+///   apply(s, n, row, pair)   -inf for the masked scores of a thread,
+///   clean_keys(n, kv_rows)   how many rows of its V may be multiplied by 0 without a NaN.
+/// Here: all keys of the sample, or those up to the diagonal. Blocks go from the last key to the
+/// first, so that the partial ones come first.
 template <class C>
 struct KeyRange {
     std::int32_t length;  ///< keys of this sample
@@ -45,6 +47,12 @@ struct KeyRange {
         return end > length;
     }
 
+    /// The engine fills what is behind the tensor with zeros, not what is behind the sample.
+    __device__ std::int32_t clean_keys(std::int32_t n, std::int32_t kv_rows) const {
+        const std::int32_t inside = length - block(n) * C::kKeys;
+        return length == kv_rows || inside > C::kKeys ? C::kKeys : inside;
+    }
+
     __device__ std::int32_t row_limit(std::int32_t row) const {
         if constexpr (C::kMask == MaskKind::kCausal) {
             return row + shift + 1 < length ? row + shift + 1 : length;
@@ -67,5 +75,13 @@ struct KeyRange {
         }
     }
 };
+
+/// The policy of a mask kind; a new kind is a new specialisation.
+template <class C, MaskKind kKind = C::kMask>
+struct MaskPolicy {
+    using Type = KeyRange<C>;
+};
+template <class C>
+using Mask = typename MaskPolicy<C>::Type;
 
 }  // namespace xstage::attention

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <utility>
 
-#define CUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED  // 160 keys is not among the default shapes
+#define CUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED  // 80 keys is not among the default shapes
 #include <cute/arch/mma_sm90_gmma.hpp>
 
 #include "xstage/device/warpgroup.cuh"
@@ -49,22 +49,9 @@ struct Output;
     struct Output<__half, width>                                                        \
         : gmma::MMA_64x##width##x16_F32F16F16_RS<gmma::Major::K, gmma::Major::MN> {};
 
-XSTAGE_SCORES(64)
 XSTAGE_SCORES(80)
-XSTAGE_SCORES(96)
-XSTAGE_SCORES(112)
-XSTAGE_SCORES(144)
 XSTAGE_SCORES(128)
-XSTAGE_SCORES(160)
-XSTAGE_SCORES(176)
-XSTAGE_SCORES(192)
-XSTAGE_REGISTER_SCORES(64)
-XSTAGE_REGISTER_SCORES(80)
-XSTAGE_REGISTER_SCORES(96)
 XSTAGE_REGISTER_SCORES(128)
-XSTAGE_REGISTER_SCORES(144)
-XSTAGE_REGISTER_SCORES(160)
-XSTAGE_REGISTER_SCORES(192)
 XSTAGE_OUTPUT(64)
 XSTAGE_OUTPUT(128)
 #undef XSTAGE_SCORES

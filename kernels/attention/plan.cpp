@@ -159,6 +159,7 @@ AttentionPlan::AttentionPlan(const AttentionArguments& a) : state_(std::make_uni
 
     KernelParams& p = state_->params;
     fill_grid(p, a, instance);
+    require(p.grid.size() < std::numeric_limits<std::int32_t>::max() - sms, "too many tiles");
     fill_maps(p, a, instance);
     p.lse = a.lse;
     p.lse_stride_head = a.q_rows;

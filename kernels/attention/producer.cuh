@@ -14,8 +14,9 @@ template <class C>
 struct TileWalk {
     std::int32_t round = 0;
 
-    __device__ __forceinline__ std::int64_t index() const {
-        return plan::task_index(blockIdx.x / C::kCluster, gridDim.x / C::kCluster, round,
+    __device__ __forceinline__ std::int32_t index() const {
+        return plan::task_index(static_cast<int>(blockIdx.x / C::kCluster),
+                                static_cast<int>(gridDim.x / C::kCluster), round,
                                 C::kMask == MaskKind::kCausal);
     }
     __device__ __forceinline__ bool done(const KernelParams& p) const {
@@ -68,7 +69,7 @@ struct Producer {
     __device__ __forceinline__ void run() {
         for (TileWalk<C> walk; !walk.done(p); walk.next()) {
             const plan::AttentionTile at = walk.at(p);
-            const KeyRange<C> keys(p, at);
+            const Mask<C> keys(p, at);
             const std::int32_t blocks = keys.blocks();
             if (blocks == 0) continue;
             const std::int32_t head = at.head / p.heads_per_kv_head;

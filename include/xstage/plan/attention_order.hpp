@@ -90,27 +90,26 @@ XSTAGE_HOST_DEVICE constexpr std::int32_t interleaved(const AttentionGrid& grid,
 /// Index of a worker's task number `round` when `workers` of them take tasks 0, 1, .. in turn. With
 /// `back_and_forth` every other round is dealt out backwards: where tasks shrink along the order,
 /// each worker's long ones are then evened out by its short ones. May be past the last task.
-XSTAGE_HOST_DEVICE constexpr std::int64_t task_index(std::int64_t worker, std::int64_t workers,
-                                                     std::int64_t round, bool back_and_forth) {
+XSTAGE_HOST_DEVICE constexpr std::int32_t task_index(std::int32_t worker, std::int32_t workers,
+                                                     std::int32_t round, bool back_and_forth) {
     const bool backwards = back_and_forth && round % 2 == 1;
     return round * workers + (backwards ? workers - 1 - worker : worker);
 }
 
-/// The tile that is number `index` (0 .. grid.size()-1) in the grid's order.
-XSTAGE_HOST_DEVICE constexpr AttentionTile tile_at(const AttentionGrid& grid, std::int64_t index) {
+/// The tile that is number `index` (0 .. grid.size()-1) in the grid's order. In 32 bits, since the
+/// kernel's copying warp has few registers: grids are below 2^31 tiles.
+XSTAGE_HOST_DEVICE constexpr AttentionTile tile_at(const AttentionGrid& grid, std::int32_t index) {
+    const std::int32_t sequences = grid.heads * grid.batches;
+    if (grid.order == TileOrder::kLongestFirst) {
+        const std::int32_t before = index / (grid.group * grid.tiles) * grid.group;
+        const std::int32_t left = sequences - before;  // the last group may be smaller
+        const std::int32_t width = left < grid.group ? left : grid.group;
+        const std::int32_t n = index - before * grid.tiles;
+        const std::int32_t sequence = before + n % width;
+        return {grid.tiles - 1 - n / width, sequence % grid.heads, sequence / grid.heads};
+    }
     const std::int32_t local = detail::tiles_of(grid, grid.rank);
     const std::int32_t remote = grid.tiles - local;
-    const std::int64_t sequences = std::int64_t{grid.heads} * grid.batches;
-    if (grid.order == TileOrder::kLongestFirst) {
-        const std::int64_t group_tiles = std::int64_t{grid.group} * grid.tiles;
-        const std::int64_t before = index / group_tiles * grid.group;
-        const std::int64_t left = sequences - before;  // the last group may be smaller
-        const std::int64_t width = left < grid.group ? left : grid.group;
-        const std::int64_t n = index - before * grid.tiles;
-        const auto turn = static_cast<std::int32_t>(n / width);
-        const auto sequence = static_cast<std::int32_t>(before + n % width);
-        return {grid.tiles - 1 - turn, sequence % grid.heads, sequence / grid.heads};
-    }
     const bool remote_first = grid.order == TileOrder::kRemoteFirst;
     const bool in_local_run = remote_first && index >= remote * sequences;
 
@@ -118,8 +117,8 @@ XSTAGE_HOST_DEVICE constexpr AttentionTile tile_at(const AttentionGrid& grid, st
     if (remote_first) per_head = in_local_run ? local : remote;
     if (in_local_run) index -= remote * sequences;
 
-    const std::int32_t sequence = static_cast<std::int32_t>(index / per_head);
-    const std::int32_t n = static_cast<std::int32_t>(index - std::int64_t{sequence} * per_head);
+    const std::int32_t sequence = index / per_head;
+    const std::int32_t n = index - sequence * per_head;
     AttentionTile at{0, sequence % grid.heads, sequence / grid.heads};
     if (in_local_run) {
         at.tile = detail::nth_of(grid, grid.rank, n);

@@ -39,7 +39,7 @@ int destination_of(const AttentionGrid& grid, int tile) {
 
 std::vector<AttentionTile> walk(const AttentionGrid& grid) {
     std::vector<AttentionTile> tiles;
-    for (std::int64_t i = 0; i < grid.size(); ++i) tiles.push_back(tile_at(grid, i));
+    for (std::int32_t i = 0; i < grid.size(); ++i) tiles.push_back(tile_at(grid, i));
     return tiles;
 }
 
@@ -160,14 +160,14 @@ TEST(AttentionOrder, LongestFirstTakesTheLastTilesOfAGroupOfHeads) {
 }
 
 RC_GTEST_PROP(TaskIndex, WorkersShareAllTasksAndRunOutOnlyAtTheEnd, ()) {
-    const auto workers = *rc::gen::inRange<std::int64_t>(1, 200);
-    const auto tasks = *rc::gen::inRange<std::int64_t>(0, 1000);
+    const auto workers = *rc::gen::inRange(1, 200);
+    const auto tasks = *rc::gen::inRange(0, 1000);
     const auto back_and_forth = *rc::gen::arbitrary<bool>();
     std::vector<int> taken(static_cast<std::size_t>(tasks), 0);
-    for (std::int64_t w = 0; w < workers; ++w) {
+    for (std::int32_t w = 0; w < workers; ++w) {
         // The kernel stops a worker at its first index past the end.
-        for (std::int64_t round = 0;; ++round) {
-            const std::int64_t index = task_index(w, workers, round, back_and_forth);
+        for (std::int32_t round = 0;; ++round) {
+            const std::int32_t index = task_index(w, workers, round, back_and_forth);
             if (index >= tasks) break;
             ++taken[static_cast<std::size_t>(index)];
         }
