@@ -76,7 +76,8 @@ def measure(library, shape, instances, repetitions, dtype, peers):
     if peers > 1:  # chunks of one tensor: the epilogue of a store to peers, without a link
         cuts = [rows * i // peers + (7 if 0 < i < peers else 0) for i in range(peers + 1)]
         chunks = [out[:, cuts[i]:cuts[i + 1]] for i in range(peers)]
-        contenders["xstage_peers"] = [library.plan(*x, chunks, causal=causal, order="rotated")
+        contenders["xstage_peers"] = [library.plan(*x, chunks, causal=causal,
+                                                   order="head_major" if causal else "rotated")
                                       for x in inputs]
     contenders["cudnn"] = [lambda x=x: cudnn(*x, causal) for x in inputs]
     graphs = {name: captured(calls, count) for name, calls in contenders.items()}

@@ -31,9 +31,8 @@ double predicted_cost(const Instance& instance, const AttentionTypeAndShape& sha
     constexpr double kLastCausalWave = 0.7;
 
     const auto divide_up = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
-    const std::int64_t unit = std::int64_t{instance.rows} * instance.cluster;
-    const std::int64_t units = divide_up(shape.q_rows, unit) * shape.sequences;
-    const std::int64_t workers = std::max(1, sms / instance.cluster);
+    const std::int64_t units = divide_up(shape.q_rows, instance.rows) * shape.sequences;
+    const std::int64_t workers = std::max(1, sms);
     double waves = static_cast<double>(divide_up(units, workers));
     double keys = static_cast<double>(divide_up(shape.kv_rows, instance.keys) * instance.keys);
     if (shape.mask == MaskKind::kCausal) {

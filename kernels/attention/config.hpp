@@ -8,16 +8,14 @@ enum class MaskKind { kDense, kCausal };
 
 /// When math groups wait for each other before they start a product.
 enum class Turns {
-    kNever,   ///< they drift apart by themselves
-    kFirst,   ///< at the first key block of a tile
+    kFirst,   ///< at the first key block of a tile: enough to set them apart
     kAlways,  ///< at every key block: one's softmax falls into the other's products
 };
 
 /// What is fixed when the kernel is compiled. One tile is 64 query rows per math warpgroup; keys
 /// are taken `kKeys` at a time through a ring of `kSlots` slots that K and V blocks share.
 template <class Element_, int kHeadDim_, MaskKind kMask_, int kMathGroups_, int kKeys_, int kSlots_,
-          bool kOverlap_, int kCluster_ = 1, Turns kTurns_ = Turns::kNever,
-          bool kQueryInRegisters_ = false>
+          Turns kTurns_, bool kQueryInRegisters_>
 struct Config {
     using Element = Element_;
     static constexpr int kHeadDim = kHeadDim_;
@@ -25,10 +23,6 @@ struct Config {
     static constexpr int kMathGroups = kMathGroups_;
     static constexpr int kKeys = kKeys_;
     static constexpr int kSlots = kSlots_;
-    /// S of the next key block is computed while O of this one is: costs the registers of both.
-    static constexpr bool kOverlap = kOverlap_;
-    /// CTAs that take neighbouring tiles of one head and load each key block once for all.
-    static constexpr int kCluster = kCluster_;
     static constexpr Turns kTurns = kTurns_;
     /// Q is read from shared memory once a tile instead of once a key block: costs its registers.
     static constexpr bool kQueryInRegisters = kQueryInRegisters_;
@@ -47,8 +41,6 @@ struct Config {
     static_assert(kHeadDim % 64 == 0, "a row is whole 128-byte panels");
     static_assert(kKeys % 16 == 0 && kKeys <= 256, "P is taken 16 keys at a time; a box has 256");
     static_assert(kMathGroups == 2 || kMathGroups == 3, "register split is known for these");
-    static_assert(kCluster == 1 || (kCluster == kPanels && kMask == MaskKind::kDense),
-                  "each CTA of a cluster loads one panel, and all take the same key blocks");
     static_assert(kSlots >= 3, "K of the next block, K and V of this one");
 };
 
@@ -60,6 +52,7 @@ struct alignas(1024) SharedStorage {
     unsigned char ring[C::kSlots][C::kSlotBytes];
     std::uint64_t q_full[C::kMathGroups], q_empty[C::kMathGroups];
     std::uint64_t slot_full[C::kSlots], slot_empty[C::kSlots];
+    float never_written;  ///< see MathGroup::finish_output
 };
 
 }  // namespace xstage::attention

@@ -13,7 +13,7 @@ struct Instance {
     AttentionType type;
     int head_dim;
     MaskKind mask;
-    int rows, keys, cluster;
+    int rows, keys;
     int threads;
     std::size_t shared_bytes;
     const void* kernel;

@@ -8,16 +8,15 @@ namespace xstage::attention {
 // waves of tall ones would leave SMs idle. What the others gave: bench/notes/attention.md.
 
 template <class Element, MaskKind kMask>
-using Tall128 = Config<Element, 128, kMask, 3, 80, 6, /*overlap=*/true, 1, Turns::kFirst>;
+using Tall128 = Config<Element, 128, kMask, 3, 80, 6, Turns::kFirst, /*query in registers=*/false>;
 
 template <class Element, MaskKind kMask>
-using Low128 = Config<Element, 128, kMask, 2, 128, 5, /*overlap=*/true, 1, Turns::kFirst,
-                      /*query in registers=*/true>;
+using Low128 = Config<Element, 128, kMask, 2, 128, 5, Turns::kFirst, /*query in registers=*/true>;
 
 template <class Element, MaskKind kMask>
-using Tall64 = Config<Element, 64, kMask, 3, 128, 6, /*overlap=*/true, 1, Turns::kAlways>;
+using Tall64 = Config<Element, 64, kMask, 3, 128, 6, Turns::kAlways, /*query in registers=*/false>;
 
 template <class Element, MaskKind kMask>
-using Low64 = Config<Element, 64, kMask, 2, 128, 8, /*overlap=*/true, 1, Turns::kAlways>;
+using Low64 = Config<Element, 64, kMask, 2, 128, 8, Turns::kAlways, /*query in registers=*/false>;
 
 }  // namespace xstage::attention

@@ -4,9 +4,8 @@
 //
 // A CTA lives as long as the launch and takes tiles of 64 query rows per math warpgroup. One thread
 // of the first warpgroup feeds Q and the ring of K and V blocks; each math warpgroup keeps its
-// rows' O and scores in registers. With kOverlap, a group starts S of block n+1 and O of block n
-// together and does the softmax of n+1 while the tensor cores work on O. The groups take turns in
-// starting (named barriers), so that one's softmax falls into the other's products.
+// rows' O and scores in registers. A group starts S of block n+1 and O of block n together and does
+// the softmax of n+1 while the tensor cores work on O and on the other groups' products.
 
 #include "config.hpp"
 #include "epilogue.cuh"
@@ -18,6 +17,11 @@
 #include "softmax.cuh"
 
 namespace xstage::attention {
+
+/// Broadcast, so that the compiler sees one value per warp and keeps it in a uniform register.
+__device__ __forceinline__ int one_per_warp(int value) {
+    return __shfl_sync(0xffffffffU, value, 0);
+}
 
 template <class C>
 struct MathGroup {
@@ -54,9 +58,10 @@ struct MathGroup {
         return slot;
     }
     __device__ __forceinline__ void release(std::int32_t slot) {
-        release_slot<C>(shared, slot, lane);
+        if (lane == 0) device::mbarrier_arrive(&shared.slot_empty[slot]);
     }
     __device__ __forceinline__ void release_q() {
+        __syncwarp();  // every lane has read Q, if it reads that itself
         if (lane == 0) device::mbarrier_arrive(&shared.q_empty[group]);
     }
 
@@ -92,23 +97,24 @@ struct MathGroup {
 
     /// Waits for the running product and scales O if a reference in this warp has moved.
     /// The assembler hoists a wait over arithmetic that does not feed it, here the very softmax
-    /// that the product is to hide, but not over a branch that needs the softmax's result. So the
-    /// branch asks for the sums too: they are never negative, and only this code knows.
+    /// that the product is to hide, but not over a store. So there is a store that needs the
+    /// softmax's result and never happens: sums are not negative, and only this code knows. (A
+    /// branch around the wait would do as well, but all warps of a group must come to the same
+    /// wait.)
     __device__ __forceinline__ void finish_output(const RowSoftmax& softmax,
                                                   const float (&factor)[2]) {
-        const bool moved = factor[0] != 1.0F || factor[1] != 1.0F;
-        if (__any_sync(0xffffffffU, moved || softmax.sum[0] + softmax.sum[1] < 0.0F)) {
-            wait_products<0>();
-            fence_registers(o);
-            scale_rows(o, factor);
-        }
+        device::st_shared_if_negative(&shared.never_written, softmax.sum[0] + softmax.sum[1]);
         wait_products<0>();
         fence_registers(o);
+        const bool moved = factor[0] != 1.0F || factor[1] != 1.0F;
+        if (__any_sync(0xffffffffU, moved)) scale_rows(o, factor);
     }
 
     __device__ __forceinline__ void first_scores(const Mask<C>& keys, RowSoftmax& softmax,
                                                  std::int32_t first_row) {
-        take_q();
+        device::mbarrier_wait(&shared.q_full[group], q_parity);
+        q_parity ^= 1;
+        if constexpr (C::kQueryInRegisters) load_q();
         const std::int32_t slot = take_slot();
         if constexpr (C::kTurns == Turns::kFirst) wait_turn();
         start_s(slot);
@@ -123,23 +129,18 @@ struct MathGroup {
         pack_all<typename C::Element>(s, probabilities);
     }
 
-    __device__ __forceinline__ void take_q() {
-        device::mbarrier_wait(&shared.q_full[group], q_parity);
-        q_parity ^= 1;
-        if constexpr (C::kQueryInRegisters) {
-            const int row = warp * 16 + lane % 16;
-            const std::uint32_t at = device::shared_address(shared.q[group]) + row * 128;
+    __device__ __forceinline__ void load_q() {
+        const int row = warp * 16 + lane % 16;
+        const std::uint32_t at = device::shared_address(shared.q[group]) + row * 128;
 #pragma unroll
-            for (int i = 0; i < C::kHeadDim / 16; ++i) {
-                const int piece = (i % 4 * 2 + lane / 16) ^ (row % 8);
-                std::uint32_t part[4];
-                device::ldmatrix_x4(at + i / 4 * (C::kGroupRows * 128) + piece * 16, part);
+        for (int i = 0; i < C::kHeadDim / 16; ++i) {
+            const int piece = (i % 4 * 2 + lane / 16) ^ (row % 8);
+            std::uint32_t part[4];
+            device::ldmatrix_x4(at + i / 4 * (C::kGroupRows * 128) + piece * 16, part);
 #pragma unroll
-                for (int j = 0; j < 4; ++j) q[4 * i + j] = part[j];
-            }
-            __syncwarp();
-            release_q();
+            for (int j = 0; j < 4; ++j) q[4 * i + j] = part[j];
         }
+        release_q();
     }
 
     __device__ __forceinline__ void start_s(std::int32_t slot) {
@@ -182,51 +183,28 @@ struct MathGroup {
         release(slot);
     }
 
-    __device__ __forceinline__ void plain_step(const Mask<C>& keys, RowSoftmax& softmax,
-                                               std::int32_t n, std::int32_t first_row) {
-        const std::int32_t slot = take_slot();
-        start_s(slot);
-        wait_products<0>();
-        fence_registers(s);
-        release(slot);
-        mask(keys, n, first_row);
-        float factor[2];
-        softmax.follow_maximum(s, p.scale_log2, factor);
-        softmax.exponentiate(s, p.scale_log2);
-        finish_output(softmax, factor);
-        pack_all<typename C::Element>(s, probabilities);
+    __device__ __forceinline__ void attend(const plan::AttentionTile& at, RowSoftmax& softmax) {
+        const Mask<C> keys(p, at);
+        const std::int32_t blocks = keys.blocks();
+        const std::int32_t first_row = at.tile * C::kRows + group * C::kGroupRows;
+        if (blocks == 0) return;
+        first_scores(keys, softmax, first_row);
+        for (std::int32_t n = 1; n < blocks; ++n) overlapped_step(keys, softmax, n, first_row);
+        if constexpr (!C::kQueryInRegisters) release_q();
+        output_step(keys, blocks - 1);
     }
 
     __device__ __forceinline__ void run() {
         Epilogue<C> epilogue{p, shared.o[group], group, warp, lane};
-        if constexpr (C::kTurns != Turns::kNever) {
-            if (group == C::kMathGroups - 1) pass_turn();  // the first turn is group 0's
-        }
+        if (group == C::kMathGroups - 1) pass_turn();  // the first turn is group 0's
         for (TileWalk<C> walk; !walk.done(p); walk.next()) {
             const plan::AttentionTile at = walk.at(p);
-            const Mask<C> keys(p, at);
-            const std::int32_t blocks = keys.blocks();
-            const std::int32_t first_row = at.tile * C::kRows + group * C::kGroupRows;
             RowSoftmax softmax;
             clear_output();
-            if (blocks > 0) {
-                first_scores(keys, softmax, first_row);
-                for (std::int32_t n = 1; n < blocks; ++n) {
-                    if constexpr (C::kOverlap) {
-                        overlapped_step(keys, softmax, n, first_row);
-                    } else {
-                        output_step(keys, n - 1);
-                        plain_step(keys, softmax, n, first_row);
-                    }
-                }
-                if constexpr (!C::kQueryInRegisters) release_q();
-                output_step(keys, blocks - 1);
-            }
+            attend(at, softmax);
             epilogue.store(o, softmax, at);
         }
-        if constexpr (C::kTurns != Turns::kNever) {
-            if (group == 0) wait_turn();  // the turn nobody took
-        }
+        if (group == 0) wait_turn();  // the turn nobody took
         epilogue.finish();
     }
 };
@@ -238,15 +216,9 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     const std::uint32_t misaligned = device::shared_address(raw) % 1024;
     auto& shared = *reinterpret_cast<SharedStorage<C>*>(raw + (1024 - misaligned) % 1024);
 
-    // Broadcast, so that the compiler sees one value per warp.
-    const int warpgroup = __shfl_sync(0xffffffffU, threadIdx.x / 128, 0);
+    const int warpgroup = one_per_warp(static_cast<int>(threadIdx.x / 128));
     if (threadIdx.x == 0) init_barriers(shared);
-    __syncwarp();  // barriers of a cluster count warps, and must find each in one piece
-    if constexpr (C::kCluster > 1) {
-        device::cluster_sync();
-    } else {
-        __syncthreads();
-    }
+    __syncthreads();
 
     if (warpgroup == 0) {
         device::set_max_registers_less<C::kProducerRegisters>();
@@ -256,14 +228,11 @@ __global__ void __launch_bounds__(C::kThreads, 1)
             device::prefetch_tensor_map(&p.v);
             Producer<C>{p, shared, {}}.run();
         }
-        __syncwarp();
     } else {
         device::set_max_registers_more<C::kMathRegisters>();
-        const int warp = __shfl_sync(0xffffffffU, threadIdx.x / 32 % 4, 0);
+        const int warp = one_per_warp(static_cast<int>(threadIdx.x / 32 % 4));
         MathGroup<C>{p, shared, warpgroup - 1, warp, static_cast<int>(threadIdx.x % 32), {}}.run();
     }
-    // The other CTA's last arrivals come to this CTA's barriers: they must still exist.
-    if constexpr (C::kCluster > 1) device::cluster_sync();
 }
 
 }  // namespace xstage::attention

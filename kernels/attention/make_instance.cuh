@@ -19,7 +19,6 @@ Instance make_instance(const char* name) {
             C::kMask,
             C::kRows,
             C::kKeys,
-            C::kCluster,
             C::kThreads,
             sizeof(SharedStorage<C>) + 1024,  // room to align the buffers
             reinterpret_cast<const void*>(&attention_kernel<C>)};

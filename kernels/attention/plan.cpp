@@ -79,7 +79,7 @@ AttentionTypeAndShape shape_of(const AttentionArguments& a) {
 }
 
 void fill_grid(KernelParams& p, const AttentionArguments& a, const Instance& instance) {
-    const int unit = instance.rows * instance.cluster;  // rows that the order deals out at a time
+    const int unit = instance.rows;
     plan::AttentionGrid& grid = p.grid;
     grid.tiles = static_cast<std::int32_t>((a.q_rows + unit - 1) / unit);
     grid.heads = static_cast<std::int32_t>(a.heads);
@@ -107,12 +107,12 @@ void fill_grid(KernelParams& p, const AttentionArguments& a, const Instance& ins
     }
     p.destinations.row_begin[grid.destinations] = static_cast<std::int32_t>(row);
     grid.tile_begin[grid.destinations] = grid.tiles;
+    plan::set_rounds(grid);
 }
 
 void fill_maps(KernelParams& p, const AttentionArguments& a, const Instance& instance) {
     using attention::encode_map;
     const int panels = a.head_dim / 64;
-    const int key_panels = panels / instance.cluster;
     constexpr int kGroupRows = 64;
     p.q =
         encode_map("q", a.q, a.type, a.q_rows, a.head_dim, a.heads, a.batches, kGroupRows, panels);
@@ -123,9 +123,9 @@ void fill_maps(KernelParams& p, const AttentionArguments& a, const Instance& ins
         p.k = p.v = p.q;
     } else {
         p.k = encode_map("k", a.k, a.type, a.kv_rows, a.head_dim, a.kv_heads, kv_batches,
-                         instance.keys, key_panels);
+                         instance.keys, panels);
         p.v = encode_map("v", a.v, a.type, a.kv_rows, a.head_dim, a.kv_heads, kv_batches,
-                         instance.keys, key_panels);
+                         instance.keys, panels);
     }
     for (std::size_t d = 0; d < a.out.size(); ++d) {
         const AttentionDestination& to = a.out[d];
@@ -171,9 +171,7 @@ AttentionPlan::AttentionPlan(const AttentionArguments& a) : state_(std::make_uni
     const double scale = a.scale > 0 ? a.scale : 1.0 / std::sqrt(double(a.head_dim));
     p.scale_log2 = static_cast<float>(scale * 1.4426950408889634);
 
-    const std::int64_t clusters = std::min<std::int64_t>(sms / instance.cluster, p.grid.size());
-    require(clusters > 0, "sm_limit is below the CTAs of one cluster");
-    state_->ctas = static_cast<unsigned>(clusters * instance.cluster);
+    state_->ctas = static_cast<unsigned>(std::min<std::int64_t>(sms, p.grid.size()));
     check_cuda(cudaFuncSetAttribute(instance.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     static_cast<int>(instance.shared_bytes)),
                "shared memory of the attention kernel");
@@ -186,18 +184,11 @@ AttentionPlan& AttentionPlan::operator=(AttentionPlan&&) noexcept = default;
 void AttentionPlan::launch(void* stream) const {
     if (state_->ctas == 0) return;
     const Instance& instance = *state_->instance;
-    cudaLaunchAttribute cluster{};
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim = {static_cast<unsigned>(instance.cluster), 1, 1};
-    cudaLaunchConfig_t config{};
-    config.gridDim = dim3(state_->ctas);
-    config.blockDim = dim3(static_cast<unsigned>(instance.threads));
-    config.dynamicSmemBytes = instance.shared_bytes;
-    config.stream = static_cast<cudaStream_t>(stream);
-    config.attrs = &cluster;
-    config.numAttrs = instance.cluster > 1 ? 1 : 0;
     void* arguments[] = {&state_->params};
-    check_cuda(cudaLaunchKernelExC(&config, instance.kernel, arguments), "attention launch");
+    check_cuda(cudaLaunchKernel(instance.kernel, dim3(state_->ctas),
+                                dim3(static_cast<unsigned>(instance.threads)), arguments,
+                                instance.shared_bytes, static_cast<cudaStream_t>(stream)),
+               "attention launch");
 }
 
 const std::string& AttentionPlan::instance() const {

@@ -8,30 +8,28 @@
 
 namespace xstage::attention {
 
-/// The tiles of this CTA, in the order of the plan. CTAs of a cluster take neighbouring tiles; the
-/// last of an odd number has no rows, and the copy engine clips it away.
+/// The tiles of this CTA, in the order of the plan. Producer and math warps each walk for
+/// themselves: what comes from the block's index the compiler keeps in uniform registers, and
+/// handing tiles over in shared memory cost spills.
 template <class C>
 struct TileWalk {
     std::int32_t round = 0;
 
     __device__ __forceinline__ std::int32_t index() const {
-        return plan::task_index(static_cast<int>(blockIdx.x / C::kCluster),
-                                static_cast<int>(gridDim.x / C::kCluster), round,
-                                C::kMask == MaskKind::kCausal);
+        // Causal tiles shrink along the order.
+        return plan::task_index(static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), round,
+                                /*back_and_forth=*/C::kMask == MaskKind::kCausal);
     }
     __device__ __forceinline__ bool done(const KernelParams& p) const {
         return index() >= p.grid.size();
     }
     __device__ __forceinline__ plan::AttentionTile at(const KernelParams& p) const {
-        plan::AttentionTile tile = plan::tile_at(p.grid, index());
-        if constexpr (C::kCluster > 1) {
-            tile.tile = tile.tile * C::kCluster + static_cast<int>(device::cluster_cta_rank());
-        }
-        return tile;
+        return plan::tile_at(p.grid, index());
     }
     __device__ __forceinline__ void next() { ++round; }
 };
 
+/// One thread that loads what the math groups need. It runs ahead of them by the ring's length.
 template <class C>
 struct Producer {
     const KernelParams& p;
@@ -45,15 +43,8 @@ struct Producer {
         device::MBarrier* full = &shared.slot_full[ring.slot];
         device::mbarrier_wait(&shared.slot_empty[ring.slot], ring.parity ^ 1);
         device::mbarrier_arrive_expect_bytes(full, C::kSlotBytes);
-        unsigned char* slot = shared.ring[ring.slot];
-        if constexpr (C::kCluster == 1) {
-            device::bulk_tensor_load_5d(slot, &map, full, {0, block * C::kKeys, 0, head, batch});
-        } else {
-            const int panel = static_cast<int>(device::cluster_cta_rank());
-            device::bulk_tensor_load_5d_cluster(slot + panel * (C::kSlotBytes / C::kPanels), &map,
-                                                full, {0, block * C::kKeys, panel, head, batch},
-                                                (1 << C::kCluster) - 1);
-        }
+        device::bulk_tensor_load_5d(shared.ring[ring.slot], &map, full,
+                                    {0, block * C::kKeys, 0, head, batch});
         ring.advance();
     }
 
@@ -65,7 +56,6 @@ struct Producer {
                                     {0, row, 0, at.head, at.batch});
     }
 
-    /// Runs in one thread.
     __device__ __forceinline__ void run() {
         for (TileWalk<C> walk; !walk.done(p); walk.next()) {
             const plan::AttentionTile at = walk.at(p);
@@ -81,17 +71,9 @@ struct Producer {
             load_block(p.k, keys.block(0), head, batch);
             for (int g = 1; g < C::kMathGroups; ++g) load_q(g, at);
             q_parity ^= 1;
-
-            if constexpr (C::kOverlap) {
-                for (std::int32_t n = 1; n < blocks; ++n) {
-                    load_block(p.k, keys.block(n), head, batch);
-                    load_block(p.v, keys.block(n - 1), head, batch);
-                }
-            } else {
-                for (std::int32_t n = 1; n < blocks; ++n) {
-                    load_block(p.v, keys.block(n - 1), head, batch);
-                    load_block(p.k, keys.block(n), head, batch);
-                }
+            for (std::int32_t n = 1; n < blocks; ++n) {
+                load_block(p.k, keys.block(n), head, batch);
+                load_block(p.v, keys.block(n - 1), head, batch);
             }
             load_block(p.v, keys.block(blocks - 1), head, batch);
         }

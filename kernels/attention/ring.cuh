@@ -4,7 +4,6 @@
 
 #include "config.hpp"
 #include "xstage/device/mbarrier.cuh"
-#include "xstage/device/warpgroup.cuh"
 
 namespace xstage::attention {
 
@@ -23,33 +22,20 @@ struct RingPlace {
     }
 };
 
-/// One arrival per warp: a warp's own wait covers its own part of a product only.
-template <class C>
-inline constexpr int kSlotArrivals = 4 * C::kMathGroups* C::kCluster;
-
+/// Full barriers count the producer's one arrival and its bytes; empty ones count one arrival per
+/// warp, since a warp's own wait covers its own part of a product only.
 template <class C>
 __device__ __forceinline__ void init_barriers(SharedStorage<C>& shared) {
+    constexpr int kWarpsPerGroup = 4;
     for (int g = 0; g < C::kMathGroups; ++g) {
         device::mbarrier_init(&shared.q_full[g], 1);
-        device::mbarrier_init(&shared.q_empty[g], 4);
+        device::mbarrier_init(&shared.q_empty[g], kWarpsPerGroup);
     }
     for (int i = 0; i < C::kSlots; ++i) {
         device::mbarrier_init(&shared.slot_full[i], 1);
-        device::mbarrier_init(&shared.slot_empty[i], kSlotArrivals<C>);
+        device::mbarrier_init(&shared.slot_empty[i], kWarpsPerGroup * C::kMathGroups);
     }
     device::fence_mbarrier_init_release_cluster();
-}
-
-/// By every lane of a math warp. In a cluster the other CTAs write into this slot too, so their
-/// producers have to hear of it.
-template <class C>
-__device__ __forceinline__ void release_slot(SharedStorage<C>& shared, std::int32_t slot,
-                                             int lane) {
-    if constexpr (C::kCluster == 1) {
-        if (lane == 0) device::mbarrier_arrive(&shared.slot_empty[slot]);
-    } else {
-        if (lane < C::kCluster) device::mbarrier_arrive_cluster(&shared.slot_empty[slot], lane);
-    }
 }
 
 }  // namespace xstage::attention

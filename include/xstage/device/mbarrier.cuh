@@ -37,20 +37,6 @@ __device__ __forceinline__ void mbarrier_arrive_expect_bytes(MBarrier* barrier,
         : "memory");
 }
 
-/// Arrives at the barrier that lies at the same place in CTA `rank` of the cluster. Without an
-/// explicit cluster-scope release, which costs a device-wide memory barrier: it tells that
-/// asynchronous reads are over, and those have been waited for; no write is published by it.
-__device__ __forceinline__ void mbarrier_arrive_cluster(MBarrier* barrier, std::uint32_t rank) {
-    asm volatile(
-        "{\n"
-        ".reg .b32 remote;\n"
-        "mapa.shared::cluster.u32 remote, %0, %1;\n"
-        "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
-        "}" ::"r"(shared_address(barrier)),
-        "r"(rank)
-        : "memory");
-}
-
 __device__ __forceinline__ bool mbarrier_try_wait(MBarrier* barrier, std::uint32_t parity) {
     std::uint32_t done;
     asm volatile(

@@ -30,19 +30,6 @@ __device__ __forceinline__ void bulk_tensor_load_5d(void* shared, const void* ma
         : "memory");
 }
 
-/// The same into every CTA of `cta_mask`, each at the same place and counted by its own barrier.
-__device__ __forceinline__ void bulk_tensor_load_5d_cluster(void* shared, const void* map,
-                                                            MBarrier* barrier, BoxCoordinates at,
-                                                            std::uint16_t cta_mask) {
-    asm volatile(
-        "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
-        ".multicast::cluster [%0], [%1, {%4, %5, %6, %7, %8}], [%2], %3;" ::"r"(
-            shared_address(shared)),
-        "l"(map), "r"(shared_address(barrier)), "h"(cta_mask), "r"(at.c0), "r"(at.c1), "r"(at.c2),
-        "r"(at.c3), "r"(at.c4)
-        : "memory");
-}
-
 __device__ __forceinline__ void bulk_tensor_store_5d(const void* map, const void* shared,
                                                      BoxCoordinates at) {
     asm volatile(

@@ -26,18 +26,16 @@ __device__ __forceinline__ void bar_arrive(std::uint32_t id, std::uint32_t threa
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-__device__ __forceinline__ std::uint32_t cluster_cta_rank() {
-    std::uint32_t rank;
-    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
-}
-
-/// All threads of the cluster meet; what they wrote to shared memory before is then visible.
-__device__ __forceinline__ void cluster_sync() {
+/// Stores a value that is below zero, else nothing.
+__device__ __forceinline__ void st_shared_if_negative(float* address, float value) {
     asm volatile(
-        "barrier.cluster.arrive.release.aligned;\n"
-        "barrier.cluster.wait.acquire.aligned;" ::
-            : "memory");
+        "{\n"
+        ".reg .pred negative;\n"
+        "setp.lt.f32 negative, %1, 0f00000000;\n"
+        "@negative st.volatile.shared::cta.f32 [%0], %1;\n"
+        "}" ::"r"(shared_address(address)),
+        "f"(value)
+        : "memory");
 }
 
 /// Four 8x8 matrices of 16-bit elements; lane l gives the address of row l%8 of matrix l/8.

@@ -33,6 +33,10 @@ struct AttentionGrid {
     TileOrder order = TileOrder::kHeadMajor;
     bool descending = false;  ///< inside a destination the last tile first (causal: the longest)
     std::int32_t group = 1;   ///< kLongestFirst: heads (of all batches) whose K and V fit in L2
+    /// Shortcuts for the interleaved orders: the least and the largest number of tiles of a
+    /// destination (set_rounds). The order is the same without them, only found by a longer search.
+    std::int32_t even_rounds = 0;
+    std::int32_t rounds = 0;
     std::int32_t tile_begin[kMaxDestinations + 1] = {};
 
     XSTAGE_HOST_DEVICE constexpr std::int64_t size() const {
@@ -55,19 +59,28 @@ XSTAGE_HOST_DEVICE constexpr std::int32_t nth_of(const AttentionGrid& grid, std:
     return grid.descending ? grid.tile_begin[d + 1] - 1 - n : grid.tile_begin[d] + n;
 }
 
+/// Destination number i counted on from the first one, cyclically; i is below twice their number.
+XSTAGE_HOST_DEVICE constexpr std::int32_t cyclic(const AttentionGrid& grid, std::int32_t i) {
+    return i < grid.destinations ? i : i - grid.destinations;
+}
+
 /// Tile number `index` when destinations first, first+1, .. (cyclic, `count` of them) are served in
-/// turn and one that has run out is passed over. Chunks may differ in length, so the round is found
-/// by bisection: after r rounds, destination d has had min(tiles_of(d), r) tiles.
+/// turn and one that has run out is passed over. Chunks may differ in length, so a round beyond the
+/// even ones is found by bisection: after r rounds, d has had min(tiles_of(d), r) tiles.
 XSTAGE_HOST_DEVICE constexpr std::int32_t interleaved(const AttentionGrid& grid, std::int32_t index,
                                                       std::int32_t first, std::int32_t count) {
-    std::int32_t low = 0;
-    std::int32_t high = grid.tiles;
-    std::int32_t served = 0;  // tiles in the rounds before `low`
+    std::int32_t low = grid.even_rounds;
+    std::int32_t served = low * count;  // tiles in the rounds before `low`
+    if (index < served) {
+        const std::int32_t round = index / count;
+        return nth_of(grid, cyclic(grid, first + index - round * count), round);
+    }
+    std::int32_t high = grid.rounds > 0 ? grid.rounds : grid.tiles;
     while (high - low > 1) {
         const std::int32_t middle = low + (high - low) / 2;
         std::int32_t sum = 0;
         for (std::int32_t i = 0; i < count; ++i) {
-            const std::int32_t n = tiles_of(grid, (first + i) % grid.destinations);
+            const std::int32_t n = tiles_of(grid, cyclic(grid, first + i));
             sum += n < middle ? n : middle;
         }
         if (sum <= index) {
@@ -79,13 +92,24 @@ XSTAGE_HOST_DEVICE constexpr std::int32_t interleaved(const AttentionGrid& grid,
     }
     std::int32_t left = index - served;
     for (std::int32_t i = 0; i < count; ++i) {
-        const std::int32_t d = (first + i) % grid.destinations;
+        const std::int32_t d = cyclic(grid, first + i);
         if (tiles_of(grid, d) > low && left-- == 0) return nth_of(grid, d, low);
     }
     return -1;  // index is not below the number of tiles of these destinations
 }
 
 }  // namespace detail
+
+/// Fills in the shortcuts of a grid whose destinations are known.
+XSTAGE_HOST_DEVICE constexpr void set_rounds(AttentionGrid& grid) {
+    grid.even_rounds = grid.tiles;
+    grid.rounds = 0;
+    for (std::int32_t d = 0; d < grid.destinations; ++d) {
+        const std::int32_t n = detail::tiles_of(grid, d);
+        if (n < grid.even_rounds) grid.even_rounds = n;
+        if (n > grid.rounds) grid.rounds = n;
+    }
+}
 
 /// Index of a worker's task number `round` when `workers` of them take tasks 0, 1, .. in turn. With
 /// `back_and_forth` every other round is dealt out backwards: where tasks shrink along the order,

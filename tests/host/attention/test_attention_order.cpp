@@ -60,6 +60,7 @@ AttentionGrid any_grid() {
                 *rc::gen::inRange(0, static_cast<int>(destinations)));
     grid.descending = *rc::gen::arbitrary<bool>();
     grid.group = *rc::gen::inRange(1, 30);
+    if (*rc::gen::arbitrary<bool>()) set_rounds(grid);
     return grid;
 }
 
@@ -157,6 +158,15 @@ TEST(AttentionOrder, LongestFirstTakesTheLastTilesOfAGroupOfHeads) {
     for (const AttentionTile& t : walk(grid)) got.emplace_back(t.head, t.tile);
     EXPECT_EQ(got, (std::vector<std::pair<int, int>>{
                        {0, 2}, {1, 2}, {0, 1}, {1, 1}, {0, 0}, {1, 0}, {2, 2}, {2, 1}, {2, 0}}));
+}
+
+RC_GTEST_PROP(AttentionOrder, ShortcutsDoNotChangeTheOrder, ()) {
+    AttentionGrid grid = any_grid();
+    grid.even_rounds = grid.rounds = 0;
+    const std::vector<AttentionTile> searched = walk(grid);
+    set_rounds(grid);
+    const std::vector<AttentionTile> quick = walk(grid);
+    for (std::size_t i = 0; i < quick.size(); ++i) RC_ASSERT(quick[i].tile == searched[i].tile);
 }
 
 RC_GTEST_PROP(TaskIndex, WorkersShareAllTasksAndRunOutOnlyAtTheEnd, ()) {
