@@ -10,6 +10,11 @@ if(NOT XSTAGE_CUDA STREQUAL "OFF")
         # Architectures are set per target: 90a for Hopper instructions, 100a beside it where portable.
         set(CMAKE_CUDA_ARCHITECTURES OFF)
         enable_language(CUDA)
+        # CMake 3.25 does not know that nvcc 12 and later speak C++20.
+        if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+            set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+            set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+        endif()
         set(CMAKE_CUDA_STANDARD 20)
         set(CMAKE_CUDA_STANDARD_REQUIRED ON)
         set(CMAKE_CUDA_RUNTIME_LIBRARY Static)

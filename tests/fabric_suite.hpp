@@ -1,16 +1,16 @@
 #pragma once
 
-// What a fabric must do, on any backend: run by tests/host/fabric over threads and processes, and by
-// tests/gpu/fabric over virtual ranks and processes on GPUs. A body runs in every process of the
+// What a fabric must do, on any backend: run by tests/host/fabric over threads and processes, and
+// by tests/gpu/fabric over virtual ranks and processes on GPUs. A body runs in every process of the
 // group and throws what it finds wrong, since a child process has no other way to say it.
 
-#include <fmt/format.h>
-
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <functional>
 #include <random>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -19,10 +19,10 @@
 
 namespace xstage::fabric::suite {
 
-#define SUITE_REQUIRE(condition)                                                               \
-    do {                                                                                       \
-        if (!(condition))                                                                      \
-            throw std::runtime_error(fmt::format("{}:{}: {}", __FILE__, __LINE__, #condition)); \
+#define SUITE_REQUIRE(condition)                                                                 \
+    do {                                                                                         \
+        if (!(condition))                                                                        \
+            throw std::runtime_error(__FILE__ ":" + std::to_string(__LINE__) + ": " #condition); \
     } while (false)
 
 inline std::uint32_t pattern(std::uint64_t seed, std::uint64_t row, std::uint64_t word) {
@@ -38,8 +38,9 @@ class Ops {
     virtual void store(int rank, void* to, std::size_t stride, std::int64_t rows, std::size_t words,
                        std::uint64_t seed, std::int64_t first_row) = 0;
     /// Counts the words that differ from the pattern.
-    virtual std::uint64_t differing(int rank, const void* from, std::size_t stride, std::int64_t rows,
-                                    std::size_t words, std::uint64_t seed, std::int64_t first_row) = 0;
+    virtual std::uint64_t differing(int rank, const void* from, std::size_t stride,
+                                    std::int64_t rows, std::size_t words, std::uint64_t seed,
+                                    std::int64_t first_row) = 0;
     /// Counts the words that are not all ones.
     virtual std::uint64_t not_poison(int rank, const void* from, std::size_t words) = 0;
     /// Holds a rank up for a moment, in its stream where there is one.
@@ -57,7 +58,8 @@ class HostOps final : public Ops {
             }
     }
     std::uint64_t differing(int, const void* from, std::size_t stride, std::int64_t rows,
-                            std::size_t words, std::uint64_t seed, std::int64_t first_row) override {
+                            std::size_t words, std::uint64_t seed,
+                            std::int64_t first_row) override {
         std::uint64_t count = 0;
         for (std::int64_t r = 0; r < rows; ++r)
             for (std::size_t w = 0; w < words; ++w) {
@@ -89,13 +91,14 @@ inline void symmetric_buffer(Fabric& fabric, Ops& ops) {
     SymmetricBuffer buffer(fabric, part * world, DType::kF32, 4 * fabric.page_bytes());
     for (int r : fabric.local_ranks())
         for (int p = 0; p < world; ++p)
-            ops.store(r, static_cast<std::byte*>(buffer.at(p)) + part * r, part, 1, words, r * 100 + p, 0);
+            ops.store(r, static_cast<std::byte*>(buffer.at(p)) + part * r, part, 1, words,
+                      r * 100 + p, 0);
     fabric.barrier(ops.streams());
     auto verify = [&] {
         for (int r : fabric.local_ranks())
             for (int p = 0; p < world; ++p)
-                SUITE_REQUIRE(ops.differing(r, static_cast<std::byte*>(buffer.at(r)) + part * p, part, 1,
-                                            words, p * 100 + r, 0) == 0);
+                SUITE_REQUIRE(ops.differing(r, static_cast<std::byte*>(buffer.at(r)) + part * p,
+                                            part, 1, words, p * 100 + r, 0) == 0);
     };
     verify();
     fabric.barrier(ops.streams());
@@ -117,8 +120,8 @@ inline void symmetric_buffer(Fabric& fabric, Ops& ops) {
     fabric.barrier(ops.streams());
     for (int r : fabric.local_ranks())
         for (int p = 0; p < world; ++p)
-            SUITE_REQUIRE(ops.differing(r, static_cast<std::byte*>(buffer.at(r)) + tail + part * p, part,
-                                        1, words, p * 7 + r, 0) == 0);
+            SUITE_REQUIRE(ops.differing(r, static_cast<std::byte*>(buffer.at(r)) + tail + part * p,
+                                        part, 1, words, p * 7 + r, 0) == 0);
     fabric.barrier(ops.streams());
     fabric.synchronize(ops.streams());
 }
@@ -128,8 +131,8 @@ inline void for_each_run(const StitchedLayout& layout,
                          const std::function<void(int owner, std::int64_t first, std::int64_t rows,
                                                   std::size_t offset)>& f) {
     for (const Segment& s : layout.segments) {
-        const auto first = static_cast<std::int64_t>((s.owner_offset + layout.row_stride - 1) /
-                                                     layout.row_stride);
+        const auto first =
+            static_cast<std::int64_t>((s.owner_offset + layout.row_stride - 1) / layout.row_stride);
         const auto end = std::min<std::int64_t>(
             layout.spec.rows[s.owner],
             static_cast<std::int64_t>((s.owner_offset + s.bytes) / layout.row_stride));
@@ -143,10 +146,11 @@ inline void store_columns(Fabric& fabric, Ops& ops, StitchedTensor& tensor, int 
     const StitchedLayout& layout = tensor.layout();
     const std::size_t part = layout.spec.row_bytes / fabric.world();
     for (int r : fabric.local_ranks())
-        for_each_run(layout, [&](int owner, std::int64_t first, std::int64_t rows, std::size_t offset) {
-            ops.store(r, static_cast<std::byte*>(tensor.range(buffer)) + offset + part * r,
-                      layout.row_stride, rows, part / 4, call * 1000 + r * 16 + owner, first);
-        });
+        for_each_run(
+            layout, [&](int owner, std::int64_t first, std::int64_t rows, std::size_t offset) {
+                ops.store(r, static_cast<std::byte*>(tensor.range(buffer)) + offset + part * r,
+                          layout.row_stride, rows, part / 4, call * 1000 + r * 16 + owner, first);
+            });
 }
 
 inline void verify_columns(Fabric& fabric, Ops& ops, StitchedTensor& tensor, int buffer,
@@ -155,12 +159,14 @@ inline void verify_columns(Fabric& fabric, Ops& ops, StitchedTensor& tensor, int
     const std::size_t part = layout.spec.row_bytes / fabric.world();
     for (int r : fabric.local_ranks())
         for (int p = 0; p < fabric.world() && layout.spec.rows[r] > 0; ++p)
-            SUITE_REQUIRE(ops.differing(r, static_cast<std::byte*>(tensor.receive(buffer, r)) + part * p,
-                                        layout.row_stride, layout.spec.rows[r], part / 4,
-                                        call * 1000 + p * 16 + r, 0) == 0);
+            SUITE_REQUIRE(
+                ops.differing(r, static_cast<std::byte*>(tensor.receive(buffer, r)) + part * p,
+                              layout.row_stride, layout.spec.rows[r], part / 4,
+                              call * 1000 + p * 16 + r, 0) == 0);
 }
 
-inline void one_call(Fabric& fabric, Ops& ops, StitchedTensor& tensor, int buffer, std::uint64_t call) {
+inline void one_call(Fabric& fabric, Ops& ops, StitchedTensor& tensor, int buffer,
+                     std::uint64_t call) {
     tensor.begin(buffer, ops.streams());
     store_columns(fabric, ops, tensor, buffer, call);
     tensor.publish(buffer, ops.streams());
@@ -179,7 +185,9 @@ inline void stitched_tensor(Fabric& fabric, Ops& ops) {
         options.row_bytes = static_cast<std::size_t>(world) * 48 * 1024 / 2;
         options.dtype = DType::kF32;
         for (int r = 0; r < world; ++r)
-            options.rows.push_back(variant == 0 ? 70 : variant == 3 && r == 0 ? 0 : 30 + 61 * (r % 3));
+            options.rows.push_back(variant == 0             ? 70
+                                   : variant == 3 && r == 0 ? 0
+                                                            : 30 + 61 * (r % 3));
         if (variant == 0) options.rows.back() = 9;
         if (variant == 3) options.rows.back() += 1;
         if (variant != 0)
@@ -209,7 +217,8 @@ inline void local_alias(Fabric& fabric, Ops& ops) {
         for (int chunk = 0; chunk < fabric.world(); ++chunk)
             ops.store(r, static_cast<std::byte*>(alias.natural(r)) + alias.natural_offset(chunk, 0),
                       layout.row_stride, layout.spec.rows[chunk], 4096, r * 50 + chunk, 0);
-        for_each_run(layout, [&](int owner, std::int64_t first, std::int64_t rows, std::size_t offset) {
+        for_each_run(layout, [&](int owner, std::int64_t first, std::int64_t rows,
+                                 std::size_t offset) {
             SUITE_REQUIRE(ops.differing(r, static_cast<std::byte*>(alias.stitched(r)) + offset,
                                         layout.row_stride, rows, 4096, r * 50 + owner, first) == 0);
         });
@@ -225,14 +234,15 @@ inline void barriers(Fabric& fabric, Ops& ops, int count) {
         if (random() % 16 == 0) ops.delay(fabric.local_ranks().front(), random() % 100);
         for (int r : fabric.local_ranks())
             for (int p = 0; p < world; ++p)
-                ops.store(r, static_cast<std::byte*>(words.at(p)) + 128 * r, 128, 1, 1, i * 64 + r, 0);
+                ops.store(r, static_cast<std::byte*>(words.at(p)) + 128 * r, 128, 1, 1, i * 64 + r,
+                          0);
         fabric.barrier(ops.streams());
         // Looking costs a copy on a GPU: every so often is enough there, the barriers all run.
         const bool look = count <= 1000 || i % 64 == 0 || i + 1 == count;
         for (int r : fabric.local_ranks())
             for (int p = 0; p < world && look; ++p)
-                SUITE_REQUIRE(ops.differing(r, static_cast<std::byte*>(words.at(r)) + 128 * p, 128, 1, 1,
-                                            i * 64 + p, 0) == 0);
+                SUITE_REQUIRE(ops.differing(r, static_cast<std::byte*>(words.at(r)) + 128 * p, 128,
+                                            1, 1, i * 64 + p, 0) == 0);
         fabric.barrier(ops.streams());
     }
     fabric.synchronize(ops.streams());

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +12,10 @@
 
 #include "xstage/fabric/layout.hpp"
 #include "xstage/fabric/signals.hpp"
+
+namespace xstage::device {
+struct FabricGroup;
+}
 
 namespace xstage::fabric {
 
@@ -45,26 +50,29 @@ struct FabricOptions {
     std::size_t host_page_bytes = std::size_t{2} << 20;  ///< the page that `host` emulates
 };
 
-/// CUDA streams (cudaStream_t) for a call, one for each device of this process's ranks; a single one
-/// serves when there is one device. `host` ignores them: its calls are done when they return.
+/// CUDA streams (cudaStream_t) for a call, one for each device of this process's ranks; a single
+/// one serves when there is one device. `host` ignores them: its calls are done when they return.
 class Streams {
   public:
     Streams(void* stream = nullptr) : streams_{stream} {}
-    Streams(std::vector<void*> streams) : streams_(std::move(streams)) {}
-    const std::vector<void*>& get() const { return streams_; }
+    /// Throws Error (kBadInput) for more than kMaxRanks.
+    Streams(std::span<void* const> streams);
+    std::span<void* const> get() const { return {streams_.data(), count_}; }
 
   private:
-    std::vector<void*> streams_;
+    // No vector: a call on a stream allocates nothing, not even on the host.
+    std::array<void*, kMaxRanks> streams_{};
+    std::size_t count_ = 1;
 };
 
 /// A group of ranks. Construction, and that of everything built on a group, is collective: every
 /// rank calls in the same order with the same arguments, and either all succeed or all throw the
-/// same Error. Stream calls (barrier and StitchedTensor's begin, publish, acquire) never meet on the
-/// host, allocate nothing, and may be captured into a CUDA graph.
+/// same Error. Stream calls (barrier and StitchedTensor's begin, publish, acquire) never meet on
+/// the host, allocate nothing, and may be captured into a CUDA graph.
 ///
-/// A wait that runs out breaks the group: the kernel reports and returns, later calls store nothing to
-/// peers and fill their output with NaN, and the next host call throws. Build a new group to go on.
-/// Calls on one group come from one thread at a time.
+/// A wait that runs out breaks the group: the kernel reports and returns, later calls store nothing
+/// to peers and fill their output with NaN, and the next host call throws. Build a new group to go
+/// on. Calls on one group come from one thread at a time.
 class Fabric {
   public:
     explicit Fabric(const FabricOptions& options);
@@ -95,6 +103,11 @@ class Fabric {
     void check() const;
     /// Waits for the streams, then check().
     void synchronize(const Streams& streams = {}) const;
+
+    /// For kernels that signal by themselves or must see that the group is broken
+    /// (xstage/device/fabric.cuh): what they need, for the n-th device of this process's ranks.
+    /// Null on `host`.
+    const device::FabricGroup* device_group(int device_index = 0) const;
 
     struct Impl;
     Impl& impl() const { return *impl_; }
@@ -137,11 +150,13 @@ struct StitchedOptions {
     int buffers = 2;  ///< one works, at the price of waiting for the peers' readers in every call
 };
 
-/// One contiguous range per buffer whose chunks live on the ranks that own them: a kernel's ordinary
-/// stores to `range` land on the peers, and `receive` is where theirs land here. Collective.
+/// One contiguous range per buffer whose chunks live on the ranks that own them: a kernel's
+/// ordinary stores to `range` land on the peers, and `receive` is where theirs land here.
+/// Collective.
 ///
-/// One call, in stream order: begin, kernels that store into range(buffer), publish, acquire, kernels
-/// that read receive(buffer). The readers own the buffer until this rank's next begin on the tensor.
+/// One call, in stream order: begin, kernels that store into range(buffer), publish, acquire,
+/// kernels that read receive(buffer). The readers own the buffer until this rank's next begin on
+/// the tensor.
 class StitchedTensor {
   public:
     StitchedTensor(Fabric& fabric, const StitchedOptions& options);

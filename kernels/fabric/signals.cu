@@ -12,14 +12,19 @@ constexpr int kThreads = 32;
 template <ProgramId kProgram>
 __device__ constexpr protocol::Program program() {
     switch (kProgram) {
-        case ProgramId::kBegin: return protocol::begin_program();
-        case ProgramId::kPublish: return protocol::publish_program();
-        case ProgramId::kAcquire: return protocol::acquire_program();
-        default: return protocol::barrier_program();
+        case ProgramId::kBegin:
+            return protocol::begin_program();
+        case ProgramId::kPublish:
+            return protocol::publish_program();
+        case ProgramId::kAcquire:
+            return protocol::acquire_program();
+        default:
+            return protocol::barrier_program();
     }
 }
 
-/// One warp is enough: only a broken group comes here. Chunks are whole pages, so 16 bytes divide them.
+/// One warp is enough: only a broken group comes here. Chunks are whole pages, so 16 bytes divide
+/// them.
 __device__ void spoil(std::byte* data, std::size_t bytes) {
     const uint4 nan = make_uint4(~0u, ~0u, ~0u, ~0u);
     for (std::size_t i = threadIdx.x; i < bytes / sizeof(uint4); i += kThreads)
@@ -27,9 +32,10 @@ __device__ void spoil(std::byte* data, std::size_t bytes) {
 }
 
 template <ProgramId kProgram>
-__global__ void __launch_bounds__(kThreads) run_program(const __grid_constant__ device::FabricGroup group,
-                                                        const __grid_constant__ CallShape call,
-                                                        const __grid_constant__ PoisonTable poison) {
+__global__ void __launch_bounds__(kThreads)
+    run_program(const __grid_constant__ device::FabricGroup group,
+                const __grid_constant__ CallShape call,
+                const __grid_constant__ PoisonTable poison) {
     const int local = static_cast<int>(blockIdx.x);
     device::FabricPort port(group, local, call);
     const bool ok = !port.broken() && protocol::run(program<kProgram>(), port);
@@ -39,14 +45,15 @@ __global__ void __launch_bounds__(kThreads) run_program(const __grid_constant__ 
 }
 
 // The barrier has no output, and its launch is on the critical path: fewer parameters.
-__global__ void __launch_bounds__(kThreads) run_barrier(const __grid_constant__ device::FabricGroup group,
-                                                        const __grid_constant__ CallShape call) {
+__global__ void __launch_bounds__(kThreads)
+    run_barrier(const __grid_constant__ device::FabricGroup group,
+                const __grid_constant__ CallShape call) {
     device::FabricPort port(group, static_cast<int>(blockIdx.x), call);
     if (!port.broken()) protocol::run(protocol::barrier_program(), port);
 }
 
-__global__ void __launch_bounds__(kThreads) store_self_test(
-    const __grid_constant__ device::FabricGroup group) {
+__global__ void __launch_bounds__(kThreads)
+    store_self_test(const __grid_constant__ device::FabricGroup group) {
     const int rank = group.ranks[blockIdx.x];
     const int peer = static_cast<int>(threadIdx.x);
     if (peer < group.world && peer != rank)
@@ -75,12 +82,16 @@ cudaError_t launch(ProgramId program, const device::FabricGroup& group, const Ca
                    const PoisonTable& poison, cudaStream_t stream) {
     switch (program) {
         case ProgramId::kBegin:
-            return launch_ranks(run_program<ProgramId::kBegin>, group.local, stream, group, call, poison);
+            return launch_ranks(run_program<ProgramId::kBegin>, group.local, stream, group, call,
+                                poison);
         case ProgramId::kPublish:
-            return launch_ranks(run_program<ProgramId::kPublish>, group.local, stream, group, call, poison);
+            return launch_ranks(run_program<ProgramId::kPublish>, group.local, stream, group, call,
+                                poison);
         case ProgramId::kAcquire:
-            return launch_ranks(run_program<ProgramId::kAcquire>, group.local, stream, group, call, poison);
-        case ProgramId::kBarrier: return launch_ranks(run_barrier, group.local, stream, group, call);
+            return launch_ranks(run_program<ProgramId::kAcquire>, group.local, stream, group, call,
+                                poison);
+        case ProgramId::kBarrier:
+            return launch_ranks(run_barrier, group.local, stream, group, call);
     }
     return cudaErrorInvalidValue;
 }
@@ -105,7 +116,8 @@ cudaError_t preload(int ranks) {
         int per_processor = 0;
         if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, kernel);
         if (error == cudaSuccess)
-            error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_processor, kernel, kThreads, 0);
+            error =
+                cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_processor, kernel, kThreads, 0);
         if (error == cudaSuccess && per_processor * processors < ranks)
             error = cudaErrorCooperativeLaunchTooLarge;
     }

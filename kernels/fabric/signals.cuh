@@ -16,16 +16,16 @@ struct PoisonTable {
     std::size_t bytes[kMaxRanks] = {};
 };
 
-/// One block per rank of the device, in one cooperative grid when there are several, since they wait
-/// for each other. Captures into graphs.
+/// One block per rank of the device, in one cooperative grid when there are several, since they
+/// wait for each other. Captures into graphs.
 cudaError_t launch(ProgramId program, const device::FabricGroup& group, const CallShape& call,
                    const PoisonTable& poison, cudaStream_t stream);
 
 /// Stores each rank's self-test pattern to every peer.
 cudaError_t launch_self_test(const device::FabricGroup& group, cudaStream_t stream);
 
-/// Loads every kernel now: a lazy load between two launches that wait for each other would hang them.
-/// Also checks that `ranks` blocks can be resident at once.
+/// Loads every kernel now: a lazy load between two launches that wait for each other would hang
+/// them. Also checks that `ranks` blocks can be resident at once.
 cudaError_t preload(int ranks);
 
 }  // namespace xstage::fabric::kernels

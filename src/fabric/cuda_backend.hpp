@@ -18,7 +18,8 @@ struct CudaParts {
 };
 CudaParts open_cuda(const FabricOptions& options, const std::vector<int>& local_ranks);
 
-std::unique_ptr<Engine> make_cuda_engine(const FabricOptions& options, const std::vector<int>& local_ranks,
+std::unique_ptr<Engine> make_cuda_engine(const FabricOptions& options,
+                                         const std::vector<int>& local_ranks,
                                          const std::vector<int>& devices, const Blocks& blocks,
                                          std::function<bool(int)> peer_left);
 

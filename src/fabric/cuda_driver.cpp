@@ -15,8 +15,8 @@ void find(const char* name, unsigned version, Function& function) {
         cudaGetDriverEntryPointByVersion(name, &address, version, cudaEnableDefault, &found);
     if (error != cudaSuccess || found != cudaDriverEntryPointSuccess || address == nullptr) {
         (void)cudaGetLastError();
-        throw Error(ErrorKind::kUnsupported, fmt::format("the CUDA driver has no {} ({})", name,
-                                                         cudaGetErrorString(error)));
+        throw Error(ErrorKind::kUnsupported,
+                    fmt::format("the CUDA driver has no {} ({})", name, cudaGetErrorString(error)));
     }
     function = reinterpret_cast<Function>(address);
 }
@@ -61,8 +61,9 @@ void check_runtime(cudaError_t error, const char* call) {
     (void)cudaGetLastError();
     // 802: the Fabric Manager is not ready. Resetting the GPU is the administrator's to decide.
     if (error == cudaErrorSystemNotReady)
-        throw Error(ErrorKind::kEnvironment,
-                    fmt::format("{}: the NVLink fabric is not ready (Fabric Manager, error 802)", call));
+        throw Error(
+            ErrorKind::kEnvironment,
+            fmt::format("{}: the NVLink fabric is not ready (Fabric Manager, error 802)", call));
     const bool missing = error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver ||
                          error == cudaErrorInvalidDevice || error == cudaErrorNotSupported;
     throw Error(missing ? ErrorKind::kUnsupported : ErrorKind::kEnvironment,
@@ -74,6 +75,8 @@ DeviceScope::DeviceScope(int device) {
     check_runtime(cudaSetDevice(device), "cudaSetDevice");
 }
 
-DeviceScope::~DeviceScope() { cudaSetDevice(before_); }
+DeviceScope::~DeviceScope() {
+    cudaSetDevice(before_);
+}
 
 }  // namespace xstage::fabric

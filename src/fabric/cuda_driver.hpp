@@ -5,8 +5,8 @@
 
 namespace xstage::fabric {
 
-/// The driver's virtual memory calls, found through the runtime: nothing links against libcuda, so a
-/// program built with CUDA still starts on a machine without a driver.
+/// The driver's virtual memory calls, found through the runtime: nothing links against libcuda, so
+/// a program built with CUDA still starts on a machine without a driver.
 struct CudaDriver {
     decltype(&cuMemCreate) mem_create;
     decltype(&cuMemRelease) mem_release;

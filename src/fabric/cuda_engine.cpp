@@ -18,7 +18,8 @@ using kernels::PoisonTable;
 using kernels::ProgramId;
 
 std::uint64_t read_pinned(const std::uint64_t& word) {
-    return std::atomic_ref<std::uint64_t>(const_cast<std::uint64_t&>(word)).load(std::memory_order_acquire);
+    return std::atomic_ref<std::uint64_t>(const_cast<std::uint64_t&>(word))
+        .load(std::memory_order_acquire);
 }
 
 /// The ranks of one device and what their kernels need.
@@ -48,7 +49,7 @@ class DeviceRanks {
     DeviceRanks(const DeviceRanks&) = delete;
     DeviceRanks& operator=(const DeviceRanks&) = delete;
 
-    int device() const { return device_; }
+    const device::FabricGroup& group() const { return group_; }
 
     void launch(ProgramId program, const CallShape& call, const std::vector<Poison>& outputs,
                 void* stream) const {
@@ -60,8 +61,9 @@ class DeviceRanks {
                     poison.bytes[i] = p.bytes;
                 }
         const DeviceScope scope(device_);
-        check_runtime(kernels::launch(program, group_, call, poison, static_cast<cudaStream_t>(stream)),
-                      "launching a fabric kernel");
+        check_runtime(
+            kernels::launch(program, group_, call, poison, static_cast<cudaStream_t>(stream)),
+            "launching a fabric kernel");
     }
 
     void self_test() const {
@@ -76,9 +78,10 @@ class DeviceRanks {
             for (int p = 0; p < group_.world; ++p) {
                 if (p == group_.ranks[i]) continue;
                 std::uint64_t word = 0;
-                check_runtime(cudaMemcpy(&word, &group_.block[group_.ranks[i]]->from[p].self_test[0],
-                                         sizeof word, cudaMemcpyDeviceToHost),
-                              "reading the self-test");
+                check_runtime(
+                    cudaMemcpy(&word, &group_.block[group_.ranks[i]]->from[p].self_test[0],
+                               sizeof word, cudaMemcpyDeviceToHost),
+                    "reading the self-test");
                 if (word != self_test_pattern(p, group_.ranks[i])) missing.push_back(p);
             }
     }
@@ -94,7 +97,8 @@ class DeviceRanks {
         Failure failure;
         failure.kind = FailureKind::kPeerLeft;
         failure.ranks = ranks;
-        std::atomic_ref<std::uint64_t>(host_->stop).store(failure.encode(), std::memory_order_release);
+        std::atomic_ref<std::uint64_t>(host_->stop)
+            .store(failure.encode(), std::memory_order_release);
     }
 
     cudaError_t query(void* stream) const {
@@ -118,8 +122,9 @@ class DeviceRanks {
         check_runtime(cudaHostGetDevicePointer(&mapped, host_, 0), "cudaHostGetDevicePointer");
         group_.report = static_cast<Pinned*>(mapped)->report;
         group_.stop = &static_cast<Pinned*>(mapped)->stop;
-        check_runtime(cudaMalloc(reinterpret_cast<void**>(&group_.state), sizeof(RankState) * group_.local),
-                      "cudaMalloc");
+        check_runtime(
+            cudaMalloc(reinterpret_cast<void**>(&group_.state), sizeof(RankState) * group_.local),
+            "cudaMalloc");
         check_runtime(cudaMemset(group_.state, 0, sizeof(RankState) * group_.local), "cudaMemset");
         check_runtime(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     }
@@ -137,11 +142,13 @@ class DeviceRanks {
 class CudaEngine final : public Engine {
   public:
     CudaEngine(const FabricOptions& options, const std::vector<int>& local_ranks,
-               const std::vector<int>& devices, const Blocks& blocks, std::function<bool(int)> peer_left)
+               const std::vector<int>& devices, const Blocks& blocks,
+               std::function<bool(int)> peer_left)
         : world_(options.world), local_ranks_(local_ranks), peer_left_(std::move(peer_left)) {
         std::vector<int> order;
         for (int device : devices)
-            if (std::find(order.begin(), order.end(), device) == order.end()) order.push_back(device);
+            if (std::find(order.begin(), order.end(), device) == order.end())
+                order.push_back(device);
         for (int device : order) {
             std::vector<int> ranks;
             for (std::size_t i = 0; i < local_ranks.size(); ++i)
@@ -170,6 +177,13 @@ class CudaEngine final : public Engine {
         for (const auto& device : devices_)
             if (auto report = device->failure()) return report;
         return std::nullopt;
+    }
+
+    const device::FabricGroup* device_group(int device_index) const override {
+        if (device_index < 0 || device_index >= static_cast<int>(devices_.size()))
+            throw Error(ErrorKind::kBadInput,
+                        fmt::format("device {} of {}", device_index, devices_.size()));
+        return &devices_[static_cast<std::size_t>(device_index)]->group();
     }
 
     /// Looks after the peers while it waits: a dead one ends the wait long before its time limit.
@@ -205,7 +219,7 @@ class CudaEngine final : public Engine {
     }
 
     void* stream(const Streams& streams, std::size_t device) const {
-        const std::vector<void*>& all = streams.get();
+        const std::span<void* const> all = streams.get();
         if (all.size() == devices_.size()) return all[device];
         if (all.size() == 1 && all[0] == nullptr) return nullptr;
         throw Error(ErrorKind::kBadInput,
@@ -226,10 +240,12 @@ class CudaEngine final : public Engine {
 
 }  // namespace
 
-std::unique_ptr<Engine> make_cuda_engine(const FabricOptions& options, const std::vector<int>& local_ranks,
+std::unique_ptr<Engine> make_cuda_engine(const FabricOptions& options,
+                                         const std::vector<int>& local_ranks,
                                          const std::vector<int>& devices, const Blocks& blocks,
                                          std::function<bool(int)> peer_left) {
-    return std::make_unique<CudaEngine>(options, local_ranks, devices, blocks, std::move(peer_left));
+    return std::make_unique<CudaEngine>(options, local_ranks, devices, blocks,
+                                        std::move(peer_left));
 }
 
 }  // namespace xstage::fabric

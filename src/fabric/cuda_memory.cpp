@@ -46,8 +46,9 @@ class CudaMemory final : public Memory {
 
     UniqueFd export_descriptor(Handle handle) override {
         int fd = -1;
-        check_driver(driver_.export_handle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-                     "cuMemExportToShareableHandle");
+        check_driver(
+            driver_.export_handle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+            "cuMemExportToShareableHandle");
         return UniqueFd(fd);
     }
 
@@ -55,8 +56,9 @@ class CudaMemory final : public Memory {
         CUmemGenericAllocationHandle handle = 0;
         // The driver takes the number itself in place of a pointer.
         void* number = reinterpret_cast<void*>(static_cast<std::intptr_t>(descriptor.get()));
-        check_driver(driver_.import_handle(&handle, number, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
-                     "cuMemImportFromShareableHandle");
+        check_driver(
+            driver_.import_handle(&handle, number, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+            "cuMemImportFromShareableHandle");
         return handle;
     }
 
@@ -64,7 +66,8 @@ class CudaMemory final : public Memory {
 
     std::byte* reserve(std::size_t bytes) override {
         CUdeviceptr address = 0;
-        check_driver(driver_.address_reserve(&address, bytes, page_bytes_, 0, 0), "cuMemAddressReserve");
+        check_driver(driver_.address_reserve(&address, bytes, page_bytes_, 0, 0),
+                     "cuMemAddressReserve");
         return reinterpret_cast<std::byte*>(address);
     }
 
@@ -95,6 +98,16 @@ class CudaMemory final : public Memory {
         }
         release(handle);
         unmap(from, bytes);
+    }
+
+    void quiesce() noexcept override {
+        int before = 0;
+        if (cudaGetDevice(&before) != cudaSuccess) return;
+        for (const CUmemAccessDesc& access : access_) {
+            cudaSetDevice(access.location.id);
+            cudaDeviceSynchronize();
+        }
+        cudaSetDevice(before);
     }
 
     void clear(std::byte* address, std::size_t bytes, int rank) override {
@@ -149,7 +162,8 @@ void require_peer_access(const std::vector<int>& devices) {
     for (int a : devices)
         for (int b : devices) {
             int can = 1;
-            if (a != b) check_runtime(cudaDeviceCanAccessPeer(&can, a, b), "cudaDeviceCanAccessPeer");
+            if (a != b)
+                check_runtime(cudaDeviceCanAccessPeer(&can, a, b), "cudaDeviceCanAccessPeer");
             const std::string pair = fmt::format("{} to {}", a, b);
             if (can == 0 && missing.find(pair) == std::string::npos)
                 missing += (missing.empty() ? "" : ", ") + pair;
@@ -168,11 +182,11 @@ CudaParts open_cuda(const FabricOptions& options, const std::vector<int>& local_
                                                       options.devices.size(), local_ranks.size()));
     CudaParts parts;
     for (std::size_t i = 0; i < local_ranks.size(); ++i) {
-        const int device =
-            options.devices.empty() ? local_ranks[i] % count : options.devices[i];
+        const int device = options.devices.empty() ? local_ranks[i] % count : options.devices[i];
         if (device < 0 || device >= count)
-            throw Error(ErrorKind::kUnsupported,
-                        fmt::format("there is no CUDA device {} among the {} visible", device, count));
+            throw Error(
+                ErrorKind::kUnsupported,
+                fmt::format("there is no CUDA device {} among the {} visible", device, count));
         const DeviceScope scope(device);
         check_runtime(cudaFree(nullptr), "creating a CUDA context");
         require(device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,

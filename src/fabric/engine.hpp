@@ -32,10 +32,11 @@ class Engine {
                          const Streams& streams) = 0;
 
     virtual std::optional<FailureReport> failure() const = 0;
+    virtual const device::FabricGroup* device_group(int device_index) const = 0;
     virtual void synchronize(const Streams& streams) const = 0;
 
-    /// Set-up: stores a pattern to every peer through the mapped pointers, and later says from which
-    /// ranks it did not arrive here.
+    /// Set-up: stores a pattern to every peer through the mapped pointers, and later says from
+    /// which ranks it did not arrive here.
     virtual void store_self_test() = 0;
     virtual std::vector<int> missing_self_tests() = 0;
 };

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "fabric/cuda_backend.hpp"
@@ -13,14 +14,17 @@ namespace {
 
 void check_options(const FabricOptions& o) {
     if (o.world < 1 || o.world > kMaxRanks)
-        throw Error(ErrorKind::kBadInput, fmt::format("a group has 1 to {} ranks, not {}", kMaxRanks, o.world));
+        throw Error(ErrorKind::kBadInput,
+                    fmt::format("a group has 1 to {} ranks, not {}", kMaxRanks, o.world));
     if (o.rank < 0 || o.rank >= o.world)
         throw Error(ErrorKind::kBadInput, fmt::format("rank {} is not one of {}", o.rank, o.world));
     if (o.backend == Backend::kNvshmem)
         throw Error(ErrorKind::kUnsupported, "the nvshmem backend is not part of this build");
 }
 
-std::uint64_t to_number(const std::string& text) { return std::stoull(text); }
+std::uint64_t to_number(const std::string& text) {
+    return std::stoull(text);
+}
 
 }  // namespace
 
@@ -28,7 +32,8 @@ void Fabric::Impl::set_up() {
     check_options(options);
     backend = options.backend;
     local_ranks.resize(backend == Backend::kLocal ? options.world : 1);
-    std::iota(local_ranks.begin(), local_ranks.end(), backend == Backend::kLocal ? 0 : options.rank);
+    std::iota(local_ranks.begin(), local_ranks.end(),
+              backend == Backend::kLocal ? 0 : options.rank);
     if (options.world > 1 && backend != Backend::kLocal)
         rendezvous = std::make_unique<Rendezvous>(options.name, options.rank, options.world,
                                                   options.setup_timeout);
@@ -36,8 +41,8 @@ void Fabric::Impl::set_up() {
         set_up_memory();
         set_up_signals();
     } catch (const Error& e) {
-        // Everyone got this very error, or nobody: the fallback needs no further word. `local` has no
-        // host twin, since one thread cannot wait for itself.
+        // Everyone got this very error, or nobody: the fallback needs no further word. `local` has
+        // no host twin, since one thread cannot wait for itself.
         if (e.kind() != ErrorKind::kUnsupported || !options.allow_fallback ||
             backend != Backend::kProcess)
             throw;
@@ -62,8 +67,8 @@ void Fabric::Impl::set_up_memory() {
         }
     });
     if (outcome.ok) cuda_devices = parts.devices;
-    const std::string call = fmt::format("fabric(backend={}, world={}, fallback={})", name_of(backend),
-                                         options.world, options.allow_fallback);
+    const std::string call = fmt::format("fabric(backend={}, world={}, fallback={})",
+                                         name_of(backend), options.world, options.allow_fallback);
     std::string payload;
     if (outcome.ok)
         payload = pack_fields({std::to_string(memory->page_bytes()), parts.device_ids.front()});
@@ -77,8 +82,9 @@ void Fabric::Impl::set_up_memory() {
         const std::vector<std::string> fields = unpack_fields(all[r]);
         // All ranks see the same payloads and so throw the same.
         if (to_number(fields[0]) != memory->page_bytes())
-            throw Error(ErrorKind::kBadInput, fmt::format("rank {} has pages of {} bytes, rank 0 of {}", r,
-                                                          fields[0], unpack_fields(all[0])[0]));
+            throw Error(ErrorKind::kBadInput,
+                        fmt::format("rank {} has pages of {} bytes, rank 0 of {}", r, fields[0],
+                                    unpack_fields(all[0])[0]));
         device_ids.push_back(fields[1]);
     }
 }
@@ -107,7 +113,8 @@ void Fabric::Impl::set_up_signals() {
             engine = make_host_engine(blocks, options.rank, options.world, options.wait_timeout,
                                       options.trap_on_timeout, std::move(peer_left));
         } else {
-            engine = make_cuda_engine(options, local_ranks, cuda_devices, blocks, std::move(peer_left));
+            engine =
+                make_cuda_engine(options, local_ranks, cuda_devices, blocks, std::move(peer_left));
         }
     });
     agree("signals open", opened);
@@ -115,12 +122,21 @@ void Fabric::Impl::set_up_signals() {
     agree("self-test store", attempt([&] { engine->store_self_test(); }));
     std::string missing;
     Outcome arrived = attempt([&] {
-        for (int r : engine->missing_self_tests()) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", r);
+        for (int r : engine->missing_self_tests())
+            missing += fmt::format("{}{}", missing.empty() ? "" : ", ", r);
     });
     if (arrived.ok && !missing.empty())
         arrived = Outcome::failed(ErrorKind::kUnsupported,
                                   fmt::format("stores of rank {} do not arrive here", missing));
     agree("self-test", arrived);
+}
+
+Streams::Streams(std::span<void* const> streams) : count_(streams.size()) {
+    if (streams.size() > streams_.size())
+        throw Error(ErrorKind::kBadInput,
+                    fmt::format("{} streams are more than {} devices could use", streams.size(),
+                                streams_.size()));
+    std::copy(streams.begin(), streams.end(), streams_.begin());
 }
 
 Fabric::Fabric(const FabricOptions& options) : impl_(std::make_unique<Impl>()) {
@@ -129,13 +145,27 @@ Fabric::Fabric(const FabricOptions& options) : impl_(std::make_unique<Impl>()) {
 }
 Fabric::~Fabric() = default;
 
-int Fabric::world() const { return impl_->options.world; }
-const std::vector<int>& Fabric::local_ranks() const { return impl_->local_ranks; }
-Backend Fabric::backend() const { return impl_->backend; }
-const std::string& Fabric::fallback_reason() const { return impl_->fallback_reason; }
-std::size_t Fabric::page_bytes() const { return impl_->memory->page_bytes(); }
-HandleType Fabric::handle_type() const { return impl_->memory->handle_type(); }
-const std::vector<std::string>& Fabric::device_ids() const { return impl_->device_ids; }
+int Fabric::world() const {
+    return impl_->options.world;
+}
+const std::vector<int>& Fabric::local_ranks() const {
+    return impl_->local_ranks;
+}
+Backend Fabric::backend() const {
+    return impl_->backend;
+}
+const std::string& Fabric::fallback_reason() const {
+    return impl_->fallback_reason;
+}
+std::size_t Fabric::page_bytes() const {
+    return impl_->memory->page_bytes();
+}
+HandleType Fabric::handle_type() const {
+    return impl_->memory->handle_type();
+}
+const std::vector<std::string>& Fabric::device_ids() const {
+    return impl_->device_ids;
+}
 
 void Fabric::barrier(const Streams& streams) {
     check();
@@ -153,7 +183,13 @@ std::optional<Failure> Fabric::failure() const {
     return Failure::decode(report->failure);
 }
 
-void Fabric::check() const { impl_->check(); }
+const device::FabricGroup* Fabric::device_group(int device_index) const {
+    return impl_->engine->device_group(device_index);
+}
+
+void Fabric::check() const {
+    impl_->check();
+}
 
 void Fabric::synchronize(const Streams& streams) const {
     impl_->engine->synchronize(streams);

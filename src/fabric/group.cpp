@@ -31,10 +31,13 @@ Range& Range::operator=(Range&& other) noexcept {
     return *this;
 }
 
-Range::~Range() { reset(); }
+Range::~Range() {
+    reset();
+}
 
 void Range::reset() noexcept {
     if (base_ == nullptr) return;
+    if (!mapped_.empty()) memory_->quiesce();
     for (const Mapped& m : mapped_) memory_->unmap(base_ + m.offset, m.bytes);
     mapped_.clear();
     memory_->unreserve(base_, bytes_);
@@ -73,7 +76,8 @@ class HeldHandle {
 };
 
 void map_piece(const Piece& piece, Memory::Handle handle) {
-    for (const Piece::Place& place : piece.places) place.range->map(place.offset, piece.bytes, handle);
+    for (const Piece::Place& place : piece.places)
+        place.range->map(place.offset, piece.bytes, handle);
 }
 
 }  // namespace
@@ -143,7 +147,8 @@ void Fabric::Impl::build(const std::string& what, const std::vector<Piece>& piec
                 for (std::size_t i = 0; i < received.size(); ++i) {
                     const Piece& piece = *owned[peer][start + i];
                     if (piece.places.empty()) continue;
-                    const HeldHandle handle(*memory, memory->import_descriptor(received[i], piece.bytes));
+                    const HeldHandle handle(*memory,
+                                            memory->import_descriptor(received[i], piece.bytes));
                     map_piece(piece, handle.get());
                     received[i].reset();
                 }
@@ -163,8 +168,9 @@ int Fabric::Impl::take_channels(int count) {
         channels_taken |= wanted << first;
         return first;
     }
-    throw Error(ErrorKind::kBadInput,
-                fmt::format("a group has {} buffers at most, {} more were asked for", kMaxChannels, count));
+    throw Error(
+        ErrorKind::kBadInput,
+        fmt::format("a group has {} buffers at most, {} more were asked for", kMaxChannels, count));
 }
 
 void Fabric::Impl::give_channels(int first, int count) noexcept {
@@ -173,32 +179,45 @@ void Fabric::Impl::give_channels(int first, int count) noexcept {
 
 const char* name_of(Backend backend) {
     switch (backend) {
-        case Backend::kHost: return "host";
-        case Backend::kLocal: return "local";
-        case Backend::kProcess: return "process";
-        case Backend::kNvshmem: return "nvshmem";
+        case Backend::kHost:
+            return "host";
+        case Backend::kLocal:
+            return "local";
+        case Backend::kProcess:
+            return "process";
+        case Backend::kNvshmem:
+            return "nvshmem";
     }
     return "?";
 }
 
 const char* name_of(DType dtype) {
     switch (dtype) {
-        case DType::kU8: return "u8";
-        case DType::kF16: return "f16";
-        case DType::kBf16: return "bf16";
-        case DType::kF32: return "f32";
-        case DType::kF64: return "f64";
+        case DType::kU8:
+            return "u8";
+        case DType::kF16:
+            return "f16";
+        case DType::kBf16:
+            return "bf16";
+        case DType::kF32:
+            return "f32";
+        case DType::kF64:
+            return "f64";
     }
     return "?";
 }
 
 std::size_t bytes_of(DType dtype) {
     switch (dtype) {
-        case DType::kU8: return 1;
+        case DType::kU8:
+            return 1;
         case DType::kF16:
-        case DType::kBf16: return 2;
-        case DType::kF32: return 4;
-        case DType::kF64: return 8;
+        case DType::kBf16:
+            return 2;
+        case DType::kF32:
+            return 4;
+        case DType::kF64:
+            return 8;
     }
     return 0;
 }

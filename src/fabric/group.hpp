@@ -67,9 +67,9 @@ struct Fabric::Impl {
     void check() const;
     std::vector<std::string> agree(const std::string& call, const Outcome& outcome = {},
                                    const std::string& payload = {});
-    /// Collective: every rank allocates its own pieces, hands them to all, and maps everyone's. Pieces
-    /// of one owner come in the same order, with the same sizes, on all ranks. Throws the same Error on
-    /// all ranks when one fails.
+    /// Collective: every rank allocates its own pieces, hands them to all, and maps everyone's.
+    /// Pieces of one owner come in the same order, with the same sizes, on all ranks. Throws the
+    /// same Error on all ranks when one fails.
     void build(const std::string& what, const std::vector<Piece>& pieces);
     /// Channels side by side. Ranks take them in the same order, so they agree without a word.
     int take_channels(int count);

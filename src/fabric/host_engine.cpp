@@ -29,8 +29,8 @@ void store(Word& word, Word value, Order order) {
 
 class HostEngine final : public Engine {
   public:
-    HostEngine(const Blocks& blocks, int rank, int world, std::chrono::nanoseconds timeout, bool trap,
-               std::function<bool(int)> peer_left)
+    HostEngine(const Blocks& blocks, int rank, int world, std::chrono::nanoseconds timeout,
+               bool trap, std::function<bool(int)> peer_left)
         : blocks_(blocks),
           rank_(rank),
           world_(world),
@@ -49,7 +49,8 @@ class HostEngine final : public Engine {
     void publish(const CallShape& call, const Streams&) override {
         run(protocol::publish_program(), call);
     }
-    void acquire(const CallShape& call, const std::vector<Poison>& outputs, const Streams&) override {
+    void acquire(const CallShape& call, const std::vector<Poison>& outputs,
+                 const Streams&) override {
         if (run(protocol::acquire_program(), call)) return;
         for (const Poison& p : outputs) std::memset(p.data, 0xff, p.bytes);
     }
@@ -58,11 +59,13 @@ class HostEngine final : public Engine {
         if (state_.broken == 0) return std::nullopt;
         return report_;
     }
+    const device::FabricGroup* device_group(int) const override { return nullptr; }
     void synchronize(const Streams&) const override {}
 
     void store_self_test() override {
         each_peer([&](int p) {
-            store(blocks_[p]->from[rank_].self_test[0], self_test_pattern(rank_, p), Order::kRelease);
+            store(blocks_[p]->from[rank_].self_test[0], self_test_pattern(rank_, p),
+                  Order::kRelease);
         });
     }
     std::vector<int> missing_self_tests() override {
@@ -81,13 +84,16 @@ class HostEngine final : public Engine {
     }
     void grant(Order order) {
         each_peer([&](int p) {
-            for (std::uint32_t c = call_.first_channel; c < call_.first_channel + call_.channels; ++c)
-                store(blocks_[p]->from[rank_].credit[c], protocol::pack(state_.received[c], 0), order);
+            for (std::uint32_t c = call_.first_channel; c < call_.first_channel + call_.channels;
+                 ++c)
+                store(blocks_[p]->from[rank_].credit[c], protocol::pack(state_.received[c], 0),
+                      order);
         });
     }
     void announce(Order order) {
         each_peer([&](int p) {
-            store(blocks_[p]->from[rank_].announce[state_.call % kAnnounceSlots], announcement(), order);
+            store(blocks_[p]->from[rank_].announce[state_.call % kAnnounceSlots], announcement(),
+                  order);
         });
     }
     bool await_credit(Order order) {
@@ -108,7 +114,8 @@ class HostEngine final : public Engine {
     void count_barrier() { ++state_.barrier; }
     void signal_barrier(Order order) {
         each_peer([&](int p) {
-            store(blocks_[p]->from[rank_].barrier, protocol::pack(state_.barrier, state_.chain), order);
+            store(blocks_[p]->from[rank_].barrier, protocol::pack(state_.barrier, state_.chain),
+                  order);
         });
     }
     bool await_barrier(Order order) { return await(SignalKind::kBarrier, state_.barrier, order); }
@@ -131,9 +138,12 @@ class HostEngine final : public Engine {
 
     const Word& word(SignalKind kind, int from) {
         switch (kind) {
-            case SignalKind::kCredit: return lane(from).credit[call_.channel];
-            case SignalKind::kData: return lane(from).data[call_.channel];
-            default: return lane(from).barrier;
+            case SignalKind::kCredit:
+                return lane(from).credit[call_.channel];
+            case SignalKind::kData:
+                return lane(from).data[call_.channel];
+            default:
+                return lane(from).barrier;
         }
     }
 
@@ -164,14 +174,20 @@ class HostEngine final : public Engine {
     }
 
     /// The slow half of a wait: is there still hope that the word will come?
-    bool still_well(SignalKind kind, Word epoch, int p, std::chrono::steady_clock::time_point deadline) {
+    bool still_well(SignalKind kind, Word epoch, int p,
+                    std::chrono::steady_clock::time_point deadline) {
+        // A break that is known comes first: whoever is silent for another reason may also be
+        // elsewhere.
+        for (int q = 0; q < world_; ++q)
+            if (const Word abort = load(lane(q).abort, Order::kAcquire)) return adopt(abort);
         for (int q = 0; q < world_; ++q) {
             if (q == rank_) continue;
-            if (const Word abort = load(lane(q).abort, Order::kAcquire)) return adopt(abort);
-            const Word announced = load(lane(q).announce[state_.call % kAnnounceSlots], Order::kPlain);
+            const Word announced =
+                load(lane(q).announce[state_.call % kAnnounceSlots], Order::kPlain);
             if (protocol::epoch_of(announced) == protocol::epoch_of(announcement()) &&
                 announced != announcement())
-                return fail({FailureKind::kDisagreement, kind, channel(), bit(q), epoch}, announced);
+                return fail({FailureKind::kDisagreement, kind, channel(), bit(q), epoch},
+                            announced);
         }
         if (peer_left_(p)) {
             // It may have signalled on its way out.
@@ -232,29 +248,41 @@ std::string rank_list(std::uint16_t ranks) {
 std::unique_ptr<Engine> make_host_engine(const Blocks& blocks, int rank, int world,
                                          std::chrono::nanoseconds wait_timeout, bool trap,
                                          std::function<bool(int)> peer_left) {
-    return std::make_unique<HostEngine>(blocks, rank, world, wait_timeout, trap, std::move(peer_left));
+    return std::make_unique<HostEngine>(blocks, rank, world, wait_timeout, trap,
+                                        std::move(peer_left));
 }
 
 std::string describe(const Failure& failure, std::chrono::nanoseconds wait_timeout) {
     std::string what;
     switch (failure.signal) {
-        case SignalKind::kCredit: what = fmt::format("the credit of buffer {}", failure.channel); break;
-        case SignalKind::kData: what = fmt::format("the data of buffer {}", failure.channel); break;
-        case SignalKind::kBarrier: what = "the barrier"; break;
-        case SignalKind::kSetUp: what = "set-up"; break;
+        case SignalKind::kCredit:
+            what = fmt::format("the credit of buffer {}", failure.channel);
+            break;
+        case SignalKind::kData:
+            what = fmt::format("the data of buffer {}", failure.channel);
+            break;
+        case SignalKind::kBarrier:
+            what = "the barrier";
+            break;
+        case SignalKind::kSetUp:
+            what = "set-up";
+            break;
     }
     const std::string who = "rank " + rank_list(failure.ranks);
     const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(wait_timeout).count();
     switch (failure.kind) {
-        case FailureKind::kNone: return "no failure";
+        case FailureKind::kNone:
+            return "no failure";
         case FailureKind::kTimeout:
-            return fmt::format("{}: no signal for {}, epoch {}, within {} ms", who, what, failure.epoch, ms);
+            return fmt::format("{}: no signal for {}, epoch {}, within {} ms", who, what,
+                               failure.epoch, ms);
         case FailureKind::kDisagreement:
-            return fmt::format("{}: is in another call, or describes it otherwise ({}, epoch {})", who, what,
-                               failure.epoch);
-        case FailureKind::kPeerLeft:
-            return fmt::format("{}: its process ended or left the group before it signalled {}, epoch {}",
+            return fmt::format("{}: is in another call, or describes it otherwise ({}, epoch {})",
                                who, what, failure.epoch);
+        case FailureKind::kPeerLeft:
+            return fmt::format(
+                "{}: its process ended or left the group before it signalled {}, epoch {}", who,
+                what, failure.epoch);
     }
     return "unknown failure";
 }

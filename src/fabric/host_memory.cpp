@@ -32,16 +32,20 @@ class HostMemory final : public Memory {
 
     Handle allocate(std::size_t bytes, int) override {
         UniqueFd fd(::memfd_create("xstage", MFD_CLOEXEC));
-        if (!fd || ::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) fail("cannot allocate memory");
+        if (!fd || ::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
+            fail("cannot allocate memory");
         return keep(std::move(fd));
     }
 
-    UniqueFd export_descriptor(Handle handle) override { return duplicate(static_cast<int>(handle)); }
+    UniqueFd export_descriptor(Handle handle) override {
+        return duplicate(static_cast<int>(handle));
+    }
 
     Handle import_descriptor(const UniqueFd& descriptor, std::size_t bytes) override {
         // Mapping past the end of a file succeeds and kills the reader later: look now.
         if (::lseek(descriptor.get(), 0, SEEK_END) != static_cast<off_t>(bytes))
-            throw Error(ErrorKind::kEnvironment, "a peer's allocation has another size than agreed");
+            throw Error(ErrorKind::kEnvironment,
+                        "a peer's allocation has another size than agreed");
         return keep(duplicate(descriptor.get()));
     }
 
@@ -50,7 +54,8 @@ class HostMemory final : public Memory {
     std::byte* reserve(std::size_t bytes) override {
         // mmap aligns to the system's page; the emulated page is larger.
         const std::size_t total = bytes + page_bytes_;
-        void* p = ::mmap(nullptr, total, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        void* p =
+            ::mmap(nullptr, total, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (p == MAP_FAILED) fail("cannot reserve address space");
         const auto start = reinterpret_cast<std::uintptr_t>(p);
         const std::uintptr_t aligned = (start + page_bytes_ - 1) / page_bytes_ * page_bytes_;
@@ -73,7 +78,8 @@ class HostMemory final : public Memory {
 
     void unmap(std::byte* address, std::size_t bytes) noexcept override {
         // Back to bare address space in one step, so that nobody else can slip in between.
-        ::mmap(address, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+        ::mmap(address, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
+               -1, 0);
     }
 
     void move(std::byte* from, std::byte* to, std::size_t bytes) override {
@@ -83,7 +89,11 @@ class HostMemory final : public Memory {
         unmap(from, bytes);
     }
 
-    void clear(std::byte* address, std::size_t bytes, int) override { std::memset(address, 0, bytes); }
+    void quiesce() noexcept override {}
+
+    void clear(std::byte* address, std::size_t bytes, int) override {
+        std::memset(address, 0, bytes);
+    }
 
   private:
     static UniqueFd duplicate(int fd) {

@@ -14,9 +14,13 @@ std::size_t round_up(std::size_t value, std::size_t unit) {
     return (value + unit - 1) / unit * unit;
 }
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
+    return (a + b - 1) / b;
+}
 
-[[noreturn]] void bad(const std::string& message) { throw Error(ErrorKind::kBadInput, message); }
+[[noreturn]] void bad(const std::string& message) {
+    throw Error(ErrorKind::kBadInput, message);
+}
 
 std::vector<int> checked_order(const LayoutSpec& spec) {
     const int world = static_cast<int>(spec.rows.size());
@@ -42,7 +46,8 @@ void check_spec(const LayoutSpec& spec) {
         if (rows < 0) bad("a rank cannot hold a negative number of rows");
         // 2^48 bytes is more than any address space has; below it no product here overflows.
         if (rows > (std::int64_t{1} << 48) / static_cast<std::int64_t>(spec.row_bytes))
-            bad(fmt::format("{} rows of {} bytes do not fit an address space", rows, spec.row_bytes));
+            bad(fmt::format("{} rows of {} bytes do not fit an address space", rows,
+                            spec.row_bytes));
         total += rows;
     }
     if (total == 0) bad("a stitched tensor needs at least one row");
@@ -68,14 +73,16 @@ void place_batched(StitchedLayout& layout, const std::vector<int>& order) {
     const std::int64_t rows = spec.rows[order.front()];
     for (std::size_t i = 0; i + 1 < order.size(); ++i)
         if (spec.rows[order[i]] != rows)
-            bad(fmt::format("batched needs equal rows on all ranks but the last: rank {} has {}, rank {} "
-                            "has {}; use the padded layout",
-                            order.front(), rows, order[i], spec.rows[order[i]]));
+            bad(fmt::format(
+                "batched needs equal rows on all ranks but the last: rank {} has {}, rank {} "
+                "has {}; use the padded layout",
+                order.front(), rows, order[i], spec.rows[order[i]]));
     const std::int64_t last = spec.rows[order.back()];
     if (rows == 0 || last == 0) bad("batched needs at least one row on every rank");
     layout.last_apart = last != rows;
     layout.row_stride = spec.row_bytes;
-    layout.batch_stride = round_up(static_cast<std::size_t>(rows) * spec.row_bytes, spec.page_bytes);
+    layout.batch_stride =
+        round_up(static_cast<std::size_t>(rows) * spec.row_bytes, spec.page_bytes);
     layout.chunk_bytes.assign(order.size(), layout.batch_stride);
     layout.chunk_bytes[order.back()] =
         round_up(static_cast<std::size_t>(last) * spec.row_bytes, spec.page_bytes);
@@ -98,7 +105,8 @@ void place_padded(StitchedLayout& layout, const std::vector<int>& order) {
     const auto rows_per_unit = static_cast<std::int64_t>(unit / layout.row_stride);
     layout.chunk_bytes.resize(order.size());
     for (std::size_t r = 0; r < order.size(); ++r)
-        layout.chunk_bytes[r] = static_cast<std::size_t>(ceil_div(spec.rows[r], rows_per_unit)) * unit;
+        layout.chunk_bytes[r] =
+            static_cast<std::size_t>(ceil_div(spec.rows[r], rows_per_unit)) * unit;
 
     std::size_t at = 0;
     std::size_t data_end = 0;
@@ -127,7 +135,8 @@ void place_padded(StitchedLayout& layout, const std::vector<int>& order) {
 
 const Segment* segment_of_owner(const StitchedLayout& layout, int rank, std::size_t offset) {
     for (const Segment& s : layout.segments)
-        if (s.owner == rank && offset >= s.owner_offset && offset < s.owner_offset + s.bytes) return &s;
+        if (s.owner == rank && offset >= s.owner_offset && offset < s.owner_offset + s.bytes)
+            return &s;
     return nullptr;
 }
 

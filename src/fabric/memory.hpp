@@ -34,6 +34,8 @@ class Memory {
     virtual void map(std::byte* address, std::size_t bytes, Handle handle) = 0;
     virtual void unmap(std::byte* address, std::size_t bytes) noexcept = 0;
 
+    /// Waits for whatever this process's devices are doing: a mapping must outlive its last store.
+    virtual void quiesce() noexcept = 0;
     /// Moves a mapping into other reserved space; the memory behind it stays.
     virtual void move(std::byte* from, std::byte* to, std::size_t bytes) = 0;
 

@@ -14,7 +14,8 @@ std::string socket_name(const std::string& name, int rank) {
     return fmt::format("{}{}.{}", name.front() == '/' ? "" : "xstage/", name, rank);
 }
 
-std::string verdict_of(const Outcome& outcome, bool fatal, const std::vector<std::string>& payloads) {
+std::string verdict_of(const Outcome& outcome, bool fatal,
+                       const std::vector<std::string>& payloads) {
     std::vector<std::string> fields{outcome.ok ? "ok" : "failed",
                                     std::to_string(static_cast<int>(outcome.kind)), outcome.reason,
                                     fatal ? "fatal" : ""};
@@ -51,7 +52,8 @@ Report parse_report(const std::string& bytes) {
 
 }  // namespace
 
-Rendezvous::Rendezvous(const std::string& name, int rank, int world, std::chrono::milliseconds timeout)
+Rendezvous::Rendezvous(const std::string& name, int rank, int world,
+                       std::chrono::milliseconds timeout)
     : name_(name), rank_(rank), world_(world), timeout_(timeout) {
     if (name.empty()) throw Error(ErrorKind::kBadInput, "a group of several ranks needs a name");
     peers_.resize(world);
@@ -82,8 +84,9 @@ void Rendezvous::meet_as_first() {
     const Deadline limit = deadline();
     listener_ = listen_at(socket_name(name_, 0), world_);
     if (!listener_)
-        throw Error(ErrorKind::kEnvironment,
-                    fmt::format("rank 0: the name '{}' is taken; is another group using it?", name_));
+        throw Error(
+            ErrorKind::kEnvironment,
+            fmt::format("rank 0: the name '{}' is taken; is another group using it?", name_));
     Outcome outcome;
     int missing = world_ - 1;
     while (missing > 0 && outcome.ok) {
@@ -93,9 +96,9 @@ void Rendezvous::meet_as_first() {
             std::string absent;
             for (int r = 1; r < world_; ++r)
                 if (!peers_[r]) absent += (absent.empty() ? "" : ", ") + std::to_string(r);
-            outcome = Outcome::failed(ErrorKind::kTimedOut,
-                                      fmt::format("rank {}: did not arrive within {} ms", absent,
-                                                  timeout_.count()));
+            outcome = Outcome::failed(
+                ErrorKind::kTimedOut,
+                fmt::format("rank {}: did not arrive within {} ms", absent, timeout_.count()));
             break;
         }
         std::string hello;
@@ -105,8 +108,9 @@ void Rendezvous::meet_as_first() {
         if (rank < 1 || rank >= world_ || fields[2] != std::to_string(world_)) {
             outcome = Outcome::failed(
                 ErrorKind::kBadInput,
-                fmt::format("a rank of another group came to '{}': it says rank {} of {}, rank 0 says {}",
-                            name_, rank, fields.size() == 3 ? fields[2] : "?", world_));
+                fmt::format(
+                    "a rank of another group came to '{}': it says rank {} of {}, rank 0 says {}",
+                    name_, rank, fields.size() == 3 ? fields[2] : "?", world_));
             send_frame(fd.get(), verdict_of(outcome, true, {}), limit);
         } else if (peers_[rank] && !closed_by_peer(peers_[rank].get())) {
             outcome = Outcome::failed(ErrorKind::kBadInput,
@@ -118,7 +122,8 @@ void Rendezvous::meet_as_first() {
         }
     }
     for (int r = 1; r < world_; ++r)
-        if (peers_[r]) send_frame(peers_[r].get(), verdict_of(outcome, true, {}), verdict_deadline());
+        if (peers_[r])
+            send_frame(peers_[r].get(), verdict_of(outcome, true, {}), verdict_deadline());
     if (!outcome.ok) {
         remove_name(socket_name(name_, 0));
         throw Error(outcome.kind, outcome.reason);
@@ -126,13 +131,14 @@ void Rendezvous::meet_as_first() {
 }
 
 void Rendezvous::meet_as_other() {
-    // Listening comes before the greeting: once rank 0 has seen everybody, everybody can be reached.
+    // Listening comes before the greeting: once rank 0 has seen everybody, everybody can be
+    // reached.
     if (rank_ + 1 < world_) {
         listener_ = listen_at(socket_name(name_, rank_), world_);
         if (!listener_)
             throw Error(ErrorKind::kEnvironment,
-                        fmt::format("rank {}: the name '{}' is taken; is another group using it?", rank_,
-                                    name_));
+                        fmt::format("rank {}: the name '{}' is taken; is another group using it?",
+                                    rank_, name_));
     }
     peers_[0] = connect_to(socket_name(name_, 0), deadline());
     if (!peers_[0]) throw Error(ErrorKind::kTimedOut, late(0, "did not arrive"));
@@ -152,7 +158,8 @@ void Rendezvous::connect_mesh() {
     for (int r = 1; r < rank_ && outcome.ok; ++r) {
         peers_[r] = connect_to(socket_name(name_, r), limit);
         if (!peers_[r] || send_frame(peers_[r].get(), std::to_string(rank_), limit) != Io::kOk)
-            outcome = Outcome::failed(ErrorKind::kEnvironment, fmt::format("cannot reach rank {}", r));
+            outcome =
+                Outcome::failed(ErrorKind::kEnvironment, fmt::format("cannot reach rank {}", r));
     }
     for (int i = rank_ + 1; rank_ > 0 && i < world_ && outcome.ok; ++i) {
         UniqueFd fd = accept_from(listener_.get(), limit);
@@ -171,7 +178,8 @@ void Rendezvous::connect_mesh() {
 std::vector<std::string> Rendezvous::agree(const std::string& call, const Outcome& outcome,
                                            const std::string& payload) {
     if (dead_) throw Error(dead_kind_, dead_reason_);
-    return rank_ == 0 ? agree_as_first(call, outcome, payload) : agree_as_other(call, outcome, payload);
+    return rank_ == 0 ? agree_as_first(call, outcome, payload)
+                      : agree_as_other(call, outcome, payload);
 }
 
 std::vector<std::string> Rendezvous::agree_as_first(const std::string& call, const Outcome& outcome,
@@ -197,14 +205,18 @@ std::vector<std::string> Rendezvous::agree_as_first(const std::string& call, con
     Outcome verdict;
     bool fatal = false;
     auto add = [&](ErrorKind kind, const std::string& reason) {
-        if (verdict.ok) verdict = Outcome::failed(kind, reason);
-        else if (verdict.reason.find(reason) == std::string::npos) verdict.reason += "; " + reason;
+        if (verdict.ok)
+            verdict = Outcome::failed(kind, reason);
+        else if (verdict.reason.find(reason) == std::string::npos)
+            verdict.reason += "; " + reason;
     };
     for (int r = 1; r < world_; ++r) {
         if (reports[r].heard) continue;
         fatal = true;
-        if (reports[r].io == Io::kTimedOut) add(ErrorKind::kTimedOut, late(r, "did not answer"));
-        else add(ErrorKind::kEnvironment, fmt::format("rank {}: {}", r, kEnded));
+        if (reports[r].io == Io::kTimedOut)
+            add(ErrorKind::kTimedOut, late(r, "did not answer"));
+        else
+            add(ErrorKind::kEnvironment, fmt::format("rank {}: {}", r, kEnded));
     }
     for (int r = 0; r < world_ && !fatal; ++r)
         if (!reports[r].outcome.ok)
@@ -213,9 +225,9 @@ std::vector<std::string> Rendezvous::agree_as_first(const std::string& call, con
         const bool same = std::all_of(reports.begin(), reports.end(),
                                       [&](const Report& r) { return r.call == call; });
         for (int r = 0; r < world_ && !same; ++r)
-            add(ErrorKind::kBadInput, fmt::format("{}rank {} calls {}",
-                                                  r == 0 ? "the ranks disagree: " : "", r,
-                                                  reports[r].call));
+            add(ErrorKind::kBadInput,
+                fmt::format("{}rank {} calls {}", r == 0 ? "the ranks disagree: " : "", r,
+                            reports[r].call));
     }
     std::vector<std::string> payloads;
     for (const Report& r : reports) payloads.push_back(r.payload);
@@ -226,13 +238,14 @@ std::vector<std::string> Rendezvous::agree_as_first(const std::string& call, con
 
 std::vector<std::string> Rendezvous::agree_as_other(const std::string& call, const Outcome& outcome,
                                                     const std::string& payload) {
-    const std::string report = pack_fields({call, outcome.ok ? "ok" : "failed",
-                                            std::to_string(static_cast<int>(outcome.kind)),
-                                            outcome.reason, payload});
+    const std::string report =
+        pack_fields({call, outcome.ok ? "ok" : "failed",
+                     std::to_string(static_cast<int>(outcome.kind)), outcome.reason, payload});
     std::string verdict;
     // A verdict may be there already, when rank 0 has given this rank up: read it even so.
     const Io sent = send_frame(peers_[0].get(), report, deadline());
-    const Io io = sent == Io::kTimedOut ? sent : receive_frame(peers_[0].get(), verdict, verdict_deadline());
+    const Io io =
+        sent == Io::kTimedOut ? sent : receive_frame(peers_[0].get(), verdict, verdict_deadline());
     if (io == Io::kTimedOut) give_up(ErrorKind::kTimedOut, late(0, "did not answer"));
     if (io != Io::kOk) give_up(ErrorKind::kEnvironment, fmt::format("rank 0: {}", kEnded));
     return settle(verdict);
@@ -251,8 +264,8 @@ std::vector<std::string> Rendezvous::settle(const std::string& bytes) {
 }
 
 std::size_t Rendezvous::descriptor_batch() const {
-    // In flight at once: this rank's own, every peer's copies, and as much again by a rank that is a
-    // batch ahead; the kernel counts them against the limit too. A few are kept for the program.
+    // In flight at once: this rank's own, every peer's copies, and as much again by a rank that is
+    // a batch ahead; the kernel counts them against the limit too. A few are kept for the program.
     const std::size_t left = descriptors_left();
     const std::size_t usable = left > 32 ? left - 32 : 1;
     return std::clamp<std::size_t>(usable / (2 * world_ * world_), 1, kMaxDescriptors);
@@ -267,12 +280,14 @@ bool Rendezvous::exchange_descriptors(
         all = false;
         if (outcome.ok) outcome = Outcome::failed(kind, reason);
     };
-    // Everyone sends before anyone receives; the socket buffers hold one message each. A peer that is
-    // gone is passed over, so that the other streams stay in step for the verdict.
+    // Everyone sends before anyone receives; the socket buffers hold one message each. A peer that
+    // is gone is passed over, so that the other streams stay in step for the verdict.
     for (int r = 0; r < world_; ++r) {
         if (r == rank_) continue;
-        const Io io = send_descriptors(peers_[r].get(), failed ? std::vector<int>{} : mine, failed, limit);
-        if (io != Io::kOk) note(ErrorKind::kEnvironment, fmt::format("cannot send memory to rank {}", r));
+        const Io io =
+            send_descriptors(peers_[r].get(), failed ? std::vector<int>{} : mine, failed, limit);
+        if (io != Io::kOk)
+            note(ErrorKind::kEnvironment, fmt::format("cannot send memory to rank {}", r));
     }
     for (int r = 0; r < world_; ++r) {
         if (r == rank_) continue;

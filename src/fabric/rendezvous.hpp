@@ -16,7 +16,9 @@ struct Outcome {
     ErrorKind kind = ErrorKind::kEnvironment;
     std::string reason;
 
-    static Outcome failed(ErrorKind kind, std::string reason) { return {false, kind, std::move(reason)}; }
+    static Outcome failed(ErrorKind kind, std::string reason) {
+        return {false, kind, std::move(reason)};
+    }
 };
 
 /// Sockets from every rank to every other, and agreement over them: rank 0 hears how a step went on
@@ -41,7 +43,8 @@ class Rendezvous {
     std::size_t descriptor_batch() const;
 
     /// Sends the same descriptors to every peer, then takes `expected[p]` from each peer p. A rank
-    /// that failed sends none. False when a peer failed or the transfer broke; the next agree says why.
+    /// that failed sends none. False when a peer failed or the transfer broke; the next agree says
+    /// why.
     bool exchange_descriptors(const std::vector<int>& mine, bool failed,
                               const std::vector<std::size_t>& expected,
                               const std::function<void(int peer, std::vector<UniqueFd>)>& take,
@@ -61,7 +64,9 @@ class Rendezvous {
     std::vector<std::string> settle(const std::string& verdict);
     Deadline deadline() const { return Clock::now() + timeout_; }
     /// The others wait a little longer than rank 0, so that its verdict reaches them.
-    Deadline verdict_deadline() const { return deadline() + timeout_ / 4 + std::chrono::seconds(1); }
+    Deadline verdict_deadline() const {
+        return deadline() + timeout_ / 4 + std::chrono::seconds(1);
+    }
     std::string late(int rank, const char* what) const;
     [[noreturn]] void give_up(ErrorKind kind, const std::string& reason);
 

@@ -33,9 +33,11 @@ Address address_of(const std::string& name) {
     const bool path = name.front() == '/';
     const std::size_t offset = path ? 0 : 1;  // a leading zero byte makes the name abstract
     if (name.size() + offset + 1 > sizeof a.address.sun_path)
-        throw Error(ErrorKind::kBadInput, fmt::format("group name '{}' is too long for a socket", name));
+        throw Error(ErrorKind::kBadInput,
+                    fmt::format("group name '{}' is too long for a socket", name));
     std::memcpy(a.address.sun_path + offset, name.data(), name.size());
-    a.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + offset + name.size() + path);
+    a.length =
+        static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + offset + name.size() + path);
     return a;
 }
 
@@ -54,7 +56,9 @@ bool wait_for(int fd, short events, Deadline deadline) {
     }
 }
 
-bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
+bool would_block() {
+    return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
+}
 
 Io transfer(int fd, char* data, std::size_t bytes, bool sending, Deadline deadline) {
     while (bytes > 0) {
@@ -101,7 +105,8 @@ UniqueFd connect_to(const std::string& name, Deadline deadline) {
     for (;;) {
         UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
         if (!fd) return fd;
-        if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&a.address), a.length) == 0) return fd;
+        if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&a.address), a.length) == 0)
+            return fd;
         if (Clock::now() >= deadline) return UniqueFd();
         // There is no event for "a name appears"; a millisecond is far below any set-up.
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -140,7 +145,8 @@ Io receive_frame(int fd, std::string& bytes, Deadline deadline) {
 }
 
 Io send_descriptors(int fd, std::span<const int> descriptors, bool failed, Deadline deadline) {
-    DescriptorHeader header{kDescriptorMagic, static_cast<std::uint32_t>(descriptors.size()), failed};
+    DescriptorHeader header{kDescriptorMagic, static_cast<std::uint32_t>(descriptors.size()),
+                            failed};
     iovec io{&header, sizeof header};
     std::vector<char> control(CMSG_SPACE(sizeof(int) * kMaxDescriptors));
     msghdr message{};
@@ -167,7 +173,8 @@ Io send_descriptors(int fd, std::span<const int> descriptors, bool failed, Deadl
     }
 }
 
-Io receive_descriptors(int fd, std::vector<UniqueFd>& descriptors, bool& failed, Deadline deadline) {
+Io receive_descriptors(int fd, std::vector<UniqueFd>& descriptors, bool& failed,
+                       Deadline deadline) {
     DescriptorHeader header{};
     iovec io{&header, sizeof header};
     std::vector<char> control(CMSG_SPACE(sizeof(int) * kMaxDescriptors));

@@ -11,8 +11,9 @@ struct StitchedTensor::Impl {
     int buffers;
     int first_channel = -1;
     std::uint64_t signature = 0;
-    std::vector<Range> ranges;                ///< per buffer
+    std::vector<Range> ranges;                 ///< per buffer
     std::vector<std::vector<Range>> receives;  ///< per buffer, per local rank
+    std::vector<std::vector<Poison>> outputs;  ///< per buffer: what to spoil on a broken group
 
     ~Impl() {
         if (first_channel >= 0) group.give_channels(first_channel, buffers);
@@ -43,6 +44,10 @@ struct StitchedTensor::Impl {
                 receives.back().push_back(layout.chunk_bytes[r] == 0
                                               ? Range()
                                               : Range(group.memory, layout.chunk_bytes[r]));
+            outputs.emplace_back();
+            for (std::size_t i = 0; i < group.local_ranks.size(); ++i)
+                outputs.back().push_back({group.local_ranks[i], receives.back()[i].data(),
+                                          layout.chunk_bytes[group.local_ranks[i]]});
         }
     }
 
@@ -66,10 +71,11 @@ LayoutSpec spec_of(const StitchedOptions& o, std::size_t page_bytes) {
 }
 
 std::string call_of(const StitchedOptions& o) {
-    return fmt::format("stitched_tensor({}{}, rows=[{}], row_bytes={}, dtype={}, order=[{}], buffers={})",
-                       o.kind == LayoutKind::kBatched ? "batched" : "padded",
-                       o.order == ChunkOrder::kPages ? " by pages" : "", fmt::join(o.rows, ", "),
-                       o.row_bytes, name_of(o.dtype), fmt::join(o.rank_order, ", "), o.buffers);
+    return fmt::format(
+        "stitched_tensor({}{}, rows=[{}], row_bytes={}, dtype={}, order=[{}], buffers={})",
+        o.kind == LayoutKind::kBatched ? "batched" : "padded",
+        o.order == ChunkOrder::kPages ? " by pages" : "", fmt::join(o.rows, ", "), o.row_bytes,
+        name_of(o.dtype), fmt::join(o.rank_order, ", "), o.buffers);
 }
 
 std::uint64_t signature_of(const std::string& call) {
@@ -86,13 +92,21 @@ StitchedTensor::StitchedTensor(Fabric& fabric, const StitchedOptions& options) {
     const std::string call = call_of(options);
     const Outcome planned = attempt([&] {
         if (static_cast<int>(options.rows.size()) != group.options.world)
-            throw Error(ErrorKind::kBadInput, fmt::format("rows for {} ranks in a group of {}",
-                                                          options.rows.size(), group.options.world));
-        if (options.buffers < 1) throw Error(ErrorKind::kBadInput, "a stitched tensor needs a buffer");
+            throw Error(ErrorKind::kBadInput,
+                        fmt::format("rows for {} ranks in a group of {}", options.rows.size(),
+                                    group.options.world));
+        if (options.buffers < 1)
+            throw Error(ErrorKind::kBadInput, "a stitched tensor needs a buffer");
         if (options.row_bytes % bytes_of(options.dtype) != 0)
             throw Error(ErrorKind::kBadInput, "row_bytes is not a whole number of elements");
-        impl_.reset(new Impl{group, make_layout(spec_of(options, group.memory->page_bytes())),
-                             options.buffers, -1, signature_of(call), {}, {}});
+        impl_.reset(new Impl{group,
+                             make_layout(spec_of(options, group.memory->page_bytes())),
+                             options.buffers,
+                             -1,
+                             signature_of(call),
+                             {},
+                             {},
+                             {}});
         impl_->reserve();
         impl_->first_channel = group.take_channels(options.buffers);
     });
@@ -101,8 +115,12 @@ StitchedTensor::StitchedTensor(Fabric& fabric, const StitchedOptions& options) {
 }
 StitchedTensor::~StitchedTensor() = default;
 
-const StitchedLayout& StitchedTensor::layout() const { return impl_->layout; }
-int StitchedTensor::buffers() const { return impl_->buffers; }
+const StitchedLayout& StitchedTensor::layout() const {
+    return impl_->layout;
+}
+int StitchedTensor::buffers() const {
+    return impl_->buffers;
+}
 
 void* StitchedTensor::range(int buffer) const {
     impl_->check_buffer(buffer);
@@ -114,7 +132,9 @@ void* StitchedTensor::receive(int buffer, int rank) const {
     return impl_->receives[buffer][impl_->local_index(rank)].data();
 }
 
-CallShape StitchedTensor::call_shape(int buffer) const { return impl_->call(buffer); }
+CallShape StitchedTensor::call_shape(int buffer) const {
+    return impl_->call(buffer);
+}
 
 void StitchedTensor::begin(int buffer, const Streams& streams) {
     impl_->group.check();
@@ -129,13 +149,8 @@ void StitchedTensor::publish(int buffer, const Streams& streams) {
 void StitchedTensor::acquire(int buffer, const Streams& streams) {
     impl_->check_buffer(buffer);
     const bool broken = impl_->group.engine->failure().has_value();
-    std::vector<Poison> outputs;
-    for (std::size_t i = 0; i < impl_->group.local_ranks.size(); ++i) {
-        const int rank = impl_->group.local_ranks[i];
-        outputs.push_back({rank, impl_->receives[buffer][i].data(), impl_->layout.chunk_bytes[rank]});
-    }
     // Even on a broken group: whoever reads the output without looking must find NaN there.
-    impl_->group.engine->acquire(impl_->call(buffer), outputs, streams);
+    impl_->group.engine->acquire(impl_->call(buffer), impl_->outputs[buffer], streams);
     if (broken) impl_->group.check();
 }
 
@@ -156,8 +171,8 @@ struct LocalAlias::Impl {
 LocalAlias::LocalAlias(Fabric& fabric, const StitchedLayout& layout, std::size_t row_bytes)
     : impl_(new Impl{layout, fabric.local_ranks(), {}, {}, {}}) {
     if (row_bytes == 0 || row_bytes > layout.row_stride)
-        throw Error(ErrorKind::kBadInput, fmt::format("rows of {} bytes do not fit a stride of {}", row_bytes,
-                                                      layout.row_stride));
+        throw Error(ErrorKind::kBadInput, fmt::format("rows of {} bytes do not fit a stride of {}",
+                                                      row_bytes, layout.row_stride));
     Memory& memory = *fabric.impl().memory;
     std::size_t at = 0;
     for (std::size_t bytes : layout.chunk_bytes) {
@@ -180,11 +195,17 @@ LocalAlias::LocalAlias(Fabric& fabric, const StitchedLayout& layout, std::size_t
 }
 LocalAlias::~LocalAlias() = default;
 
-void* LocalAlias::stitched(int rank) const { return impl_->stitched[impl_->index(rank)].data(); }
-void* LocalAlias::natural(int rank) const { return impl_->natural[impl_->index(rank)].data(); }
+void* LocalAlias::stitched(int rank) const {
+    return impl_->stitched[impl_->index(rank)].data();
+}
+void* LocalAlias::natural(int rank) const {
+    return impl_->natural[impl_->index(rank)].data();
+}
 std::size_t LocalAlias::natural_offset(int chunk, std::int64_t row) const {
     return impl_->chunk_start.at(chunk) + impl_->layout.receive_offset(chunk, row);
 }
-std::size_t LocalAlias::bytes() const { return impl_->layout.range_bytes; }
+std::size_t LocalAlias::bytes() const {
+    return impl_->layout.range_bytes;
+}
 
 }  // namespace xstage::fabric

@@ -59,7 +59,9 @@ SymmetricBuffer::SymmetricBuffer(Fabric& fabric, std::size_t bytes, DType dtype,
 }
 SymmetricBuffer::~SymmetricBuffer() = default;
 
-std::size_t SymmetricBuffer::bytes() const { return impl_->bytes; }
+std::size_t SymmetricBuffer::bytes() const {
+    return impl_->bytes;
+}
 
 void* SymmetricBuffer::at(int rank) const {
     if (rank < 0 || rank >= impl_->group.options.world)
@@ -70,10 +72,11 @@ void* SymmetricBuffer::at(int rank) const {
 void SymmetricBuffer::grow(std::size_t bytes) {
     impl_->group.check();
     if (bytes < impl_->bytes)
-        throw Error(ErrorKind::kBadInput,
-                    fmt::format("a symmetric buffer of {} bytes cannot shrink to {}", impl_->bytes, bytes));
-    impl_->extend(fmt::format("symmetric_buffer.grow(from={}, to={}, dtype={})", impl_->bytes, bytes,
-                              name_of(impl_->dtype)),
+        throw Error(
+            ErrorKind::kBadInput,
+            fmt::format("a symmetric buffer of {} bytes cannot shrink to {}", impl_->bytes, bytes));
+    impl_->extend(fmt::format("symmetric_buffer.grow(from={}, to={}, dtype={})", impl_->bytes,
+                              bytes, name_of(impl_->dtype)),
                   bytes, bytes);
 }
 

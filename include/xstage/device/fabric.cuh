@@ -1,7 +1,8 @@
 #pragma once
 
-// The signal protocol on the device. A block of one warp acts for one rank; lane p deals with peer p.
-// Data is stored by earlier kernels of the stream, or by the same kernel before a grid-wide sync.
+// The signal protocol on the device. A block of one warp acts for one rank; lane p deals with peer
+// p. Data is stored by earlier kernels of the stream, or by the same kernel before a grid-wide
+// sync.
 
 #include <cstdint>
 
@@ -41,7 +42,8 @@ class FabricPort {
 
     __device__ void count_call() {
         ++number_;
-        chain_ = fabric::protocol::mix(chain_, fabric::protocol::mix(call_.signature, call_.channel));
+        chain_ =
+            fabric::protocol::mix(chain_, fabric::protocol::mix(call_.signature, call_.channel));
         if (lane_ == 0) {
             state_.call = number_;
             state_.chain = chain_;
@@ -95,7 +97,9 @@ class FabricPort {
     /// This rank's lane in the peer's block, and the peer's in ours.
     __device__ Lane& theirs() const { return group_.block[lane_]->from[rank_]; }
     __device__ Lane& mine() const { return own_.from[lane_ < group_.world ? lane_ : rank_]; }
-    __device__ std::uint64_t announcement() const { return fabric::protocol::pack(number_, chain_); }
+    __device__ std::uint64_t announcement() const {
+        return fabric::protocol::pack(number_, chain_);
+    }
 
     __device__ static void store_word(std::uint64_t* word, std::uint64_t value,
                                       fabric::protocol::Order order) {
@@ -138,8 +142,8 @@ class FabricPort {
     }
 
     /// The slow half of a wait: is there still hope that the words will come?
-    __device__ bool look(fabric::SignalKind kind, std::uint64_t epoch, bool done, std::uint64_t seen,
-                         std::uint64_t waited_ns) {
+    __device__ bool look(fabric::SignalKind kind, std::uint64_t epoch, bool done,
+                         std::uint64_t seen, std::uint64_t waited_ns) {
         const std::uint64_t abort = peer_ ? sig::ld_acquire_sys(&mine().abort) : 0;
         const unsigned aborted = __ballot_sync(kAll, abort != 0);
         if (aborted != 0) {
@@ -152,7 +156,8 @@ class FabricPort {
             peer_ && announced != announcement() &&
             fabric::protocol::epoch_of(announced) == fabric::protocol::epoch_of(announcement());
         const unsigned wrong = __ballot_sync(kAll, differs);
-        if (wrong != 0) return fail(fabric::FailureKind::kDisagreement, kind, wrong, epoch, announced);
+        if (wrong != 0)
+            return fail(fabric::FailureKind::kDisagreement, kind, wrong, epoch, announced);
         const unsigned missing = __ballot_sync(kAll, !done);
         const std::uint64_t stop = sig::ld_relaxed_sys(group_.stop);
         const unsigned gone = fabric::Failure::decode(stop).ranks & missing;

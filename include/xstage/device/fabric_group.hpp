@@ -12,7 +12,7 @@ struct FabricGroup {
     fabric::SignalBlock* block[fabric::kMaxRanks];  ///< every rank's, as this process maps them
     fabric::RankState* state;                       ///< one per rank of this device
     fabric::FailureReport* report;                  ///< pinned, one per rank of this device
-    const std::uint64_t* stop;                      ///< pinned; the host writes a Failure to end waits
+    const std::uint64_t* stop;  ///< pinned; the host writes a Failure to end waits
     std::uint64_t timeout_ns;
     std::uint8_t ranks[fabric::kMaxRanks];  ///< rank of each block
     std::uint8_t world;

@@ -1,7 +1,8 @@
 #pragma once
 
 // Signals between GPUs: the few instructions that the protocol needs, on 64-bit words of global
-// memory, always at system scope since the other end may be a peer or the host. Source: PTX ISA 9.0.
+// memory, always at system scope since the other end may be a peer or the host. Source: PTX
+// ISA 9.0.
 
 #include <cstdint>
 
@@ -27,10 +28,14 @@ __device__ __forceinline__ std::uint64_t ld_relaxed_sys(const std::uint64_t* wor
     return value;
 }
 
-__device__ __forceinline__ void fence_acq_rel_sys() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+__device__ __forceinline__ void fence_acq_rel_sys() {
+    asm volatile("fence.acq_rel.sys;" ::: "memory");
+}
 
 /// Orders bulk copies (async proxy) against ordinary accesses of this thread, both ways.
-__device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async;" ::: "memory"); }
+__device__ __forceinline__ void fence_proxy_async() {
+    asm volatile("fence.proxy.async;" ::: "memory");
+}
 
 /// Nanoseconds of this GPU's timer; for limits on waits only, since it ticks coarsely.
 __device__ __forceinline__ std::uint64_t global_ns() {

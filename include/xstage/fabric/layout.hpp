@@ -53,11 +53,11 @@ struct RowPlace {
 /// A layout worked out: strides, paddings, segments, and what it costs.
 struct StitchedLayout {
     LayoutSpec spec;
-    std::size_t row_stride = 0;       ///< bytes between rows, in the range and in every receive buffer
-    std::size_t batch_stride = 0;     ///< `batched`: bytes between chunks; 0 in `padded`
-    std::size_t range_bytes = 0;      ///< length of the mapped range
-    std::int64_t axis_rows = 0;       ///< rows from the first to the last row that holds data
-    bool last_apart = false;          ///< `batched`: the last chunk's row count differs
+    std::size_t row_stride = 0;    ///< bytes between rows, in the range and in every receive buffer
+    std::size_t batch_stride = 0;  ///< `batched`: bytes between chunks; 0 in `padded`
+    std::size_t range_bytes = 0;   ///< length of the mapped range
+    std::int64_t axis_rows = 0;    ///< rows from the first to the last row that holds data
+    bool last_apart = false;       ///< `batched`: the last chunk's row count differs
     std::vector<std::size_t> chunk_bytes;  ///< memory of each rank for one buffer
     std::vector<Segment> segments;         ///< in range order, without gaps
 
@@ -71,7 +71,8 @@ struct StitchedLayout {
     int world() const { return static_cast<int>(spec.rows.size()); }
     /// Byte offset in the range of a rank's row. Throws Error (kBadInput) for a row nobody has.
     std::size_t offset_of(int rank, std::int64_t row) const;
-    /// Byte offset in the rank's own receive buffer: rows in natural order, whatever the range does.
+    /// Byte offset in the rank's own receive buffer: rows in natural order, whatever the range
+    /// does.
     std::size_t receive_offset(int rank, std::int64_t row) const;
     /// Who owns the row that starts at this offset of the range; nothing for a pad row.
     std::optional<RowPlace> owner_at(std::size_t range_offset) const;

@@ -62,7 +62,8 @@ XSTAGE_HD constexpr Program publish_program() {
 
 /// Before the first read of what the peers stored.
 XSTAGE_HD constexpr Program acquire_program() {
-    return {{{Action::kCountReceive}, {Action::kAwaitData, Order::kAcquire}, {Action::kProxyFence}}, 3};
+    return {{{Action::kCountReceive}, {Action::kAwaitData, Order::kAcquire}, {Action::kProxyFence}},
+            3};
 }
 
 XSTAGE_HD constexpr Program barrier_program() {
@@ -87,18 +88,42 @@ XSTAGE_HD bool run(const Program& program, Port& port) {
         const Step step = program.steps[i];
         bool ok = true;
         switch (step.action) {
-            case Action::kCountCall: port.count_call(); break;
-            case Action::kGrant: port.grant(step.order); break;
-            case Action::kAnnounce: port.announce(step.order); break;
-            case Action::kAwaitCredit: ok = port.await_credit(step.order); break;
-            case Action::kProxyFence: port.proxy_fence(); break;
-            case Action::kCountSend: port.count_send(); break;
-            case Action::kSignal: port.signal(step.order); break;
-            case Action::kCountReceive: port.count_receive(); break;
-            case Action::kAwaitData: ok = port.await_data(step.order); break;
-            case Action::kCountBarrier: port.count_barrier(); break;
-            case Action::kSignalBarrier: port.signal_barrier(step.order); break;
-            case Action::kAwaitBarrier: ok = port.await_barrier(step.order); break;
+            case Action::kCountCall:
+                port.count_call();
+                break;
+            case Action::kGrant:
+                port.grant(step.order);
+                break;
+            case Action::kAnnounce:
+                port.announce(step.order);
+                break;
+            case Action::kAwaitCredit:
+                ok = port.await_credit(step.order);
+                break;
+            case Action::kProxyFence:
+                port.proxy_fence();
+                break;
+            case Action::kCountSend:
+                port.count_send();
+                break;
+            case Action::kSignal:
+                port.signal(step.order);
+                break;
+            case Action::kCountReceive:
+                port.count_receive();
+                break;
+            case Action::kAwaitData:
+                ok = port.await_data(step.order);
+                break;
+            case Action::kCountBarrier:
+                port.count_barrier();
+                break;
+            case Action::kSignalBarrier:
+                port.signal_barrier(step.order);
+                break;
+            case Action::kAwaitBarrier:
+                ok = port.await_barrier(step.order);
+                break;
         }
         if (!ok) return false;
     }
@@ -113,8 +138,12 @@ inline constexpr std::uint64_t kTagMask = (std::uint64_t{1} << kTagBits) - 1;
 XSTAGE_HD constexpr std::uint64_t pack(std::uint64_t epoch, std::uint64_t tag) {
     return epoch << kTagBits | (tag & kTagMask);
 }
-XSTAGE_HD constexpr std::uint64_t epoch_of(std::uint64_t word) { return word >> kTagBits; }
-XSTAGE_HD constexpr std::uint64_t tag_of(std::uint64_t word) { return word & kTagMask; }
+XSTAGE_HD constexpr std::uint64_t epoch_of(std::uint64_t word) {
+    return word >> kTagBits;
+}
+XSTAGE_HD constexpr std::uint64_t tag_of(std::uint64_t word) {
+    return word & kTagMask;
+}
 
 /// Mixes a value into a hash (the finaliser of splitmix64, D. Steele et al., OOPSLA 2014).
 XSTAGE_HD constexpr std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {

@@ -54,13 +54,19 @@ class Compiler {
     void add(const Item& item) {
         buffer_ = item.buffer;
         switch (item.phase) {
-            case Phase::kBegin: add(protocol_.begin); break;
-            case Phase::kPublish: add(protocol_.publish); break;
+            case Phase::kBegin:
+                add(protocol_.begin);
+                break;
+            case Phase::kPublish:
+                add(protocol_.publish);
+                break;
             case Phase::kAcquire:
                 add(protocol_.acquire);
                 if (protocol_.grant_before_reads) grant(Order::kRelease);
                 break;
-            case Phase::kBarrier: add(protocol_.barrier); break;
+            case Phase::kBarrier:
+                add(protocol_.barrier);
+                break;
             case Phase::kStore:
                 ++version_[buffer_];
                 each_peer([&](int p) {
@@ -70,8 +76,12 @@ class Compiler {
                 break;
             case Phase::kRead:
                 each_peer([&](int p) {
-                    append({Kind::kRead, word(Word::kPayload, buffer_, rank_, p), version_[buffer_],
-                            Order::kPlain, scenario_.bulk, {}});
+                    append({Kind::kRead,
+                            word(Word::kPayload, buffer_, rank_, p),
+                            version_[buffer_],
+                            Order::kPlain,
+                            scenario_.bulk,
+                            {}});
                 });
                 break;
             case Phase::kReplay:
@@ -90,17 +100,38 @@ class Compiler {
     void add(const protocol::Step& step) {
         switch (step.action) {
             case Action::kCountCall:
-            case Action::kAnnounce: break;  // only name a disagreement; nothing is ordered by them
-            case Action::kGrant: grant(step.order); break;
-            case Action::kAwaitCredit: await(Word::kCredit, buffer_, sent_[buffer_], step.order); break;
-            case Action::kProxyFence: fences_.push_back(accesses_.size()); break;
-            case Action::kCountSend: ++sent_[buffer_]; break;
-            case Action::kSignal: signal(Word::kData, buffer_, sent_[buffer_], step.order); break;
-            case Action::kCountReceive: ++received_[buffer_]; break;
-            case Action::kAwaitData: await(Word::kData, buffer_, received_[buffer_], step.order); break;
-            case Action::kCountBarrier: ++barrier_; break;
-            case Action::kSignalBarrier: signal(Word::kBarrier, 0, barrier_, step.order); break;
-            case Action::kAwaitBarrier: await(Word::kBarrier, 0, barrier_, step.order); break;
+            case Action::kAnnounce:
+                break;  // only name a disagreement; nothing is ordered by them
+            case Action::kGrant:
+                grant(step.order);
+                break;
+            case Action::kAwaitCredit:
+                await(Word::kCredit, buffer_, sent_[buffer_], step.order);
+                break;
+            case Action::kProxyFence:
+                fences_.push_back(accesses_.size());
+                break;
+            case Action::kCountSend:
+                ++sent_[buffer_];
+                break;
+            case Action::kSignal:
+                signal(Word::kData, buffer_, sent_[buffer_], step.order);
+                break;
+            case Action::kCountReceive:
+                ++received_[buffer_];
+                break;
+            case Action::kAwaitData:
+                await(Word::kData, buffer_, received_[buffer_], step.order);
+                break;
+            case Action::kCountBarrier:
+                ++barrier_;
+                break;
+            case Action::kSignalBarrier:
+                signal(Word::kBarrier, 0, barrier_, step.order);
+                break;
+            case Action::kAwaitBarrier:
+                await(Word::kBarrier, 0, barrier_, step.order);
+                break;
         }
     }
 
@@ -127,8 +158,9 @@ class Compiler {
     }
 
     void await(Word kind, int buffer, int value, Order order) {
-        each_peer(
-            [&](int p) { append({Kind::kAwait, word(kind, buffer, rank_, p), value, order, false, {}}); });
+        each_peer([&](int p) {
+            append({Kind::kAwait, word(kind, buffer, rank_, p), value, order, false, {}});
+        });
     }
 
     bool fenced_since(std::size_t access) const {
@@ -222,8 +254,9 @@ class Search {
                     const int value = value_of(state, a.word);
                     if (a.kind == Kind::kAwait && value < a.value) continue;
                     if (a.kind == Kind::kRead && value != a.value)
-                        return fmt::format("rank {} reads {} data: version {}, its signal said {}", r,
-                                           value < a.value ? "stale" : "overwritten", value, a.value);
+                        return fmt::format("rank {} reads {} data: version {}, its signal said {}",
+                                           r, value < a.value ? "stale" : "overwritten", value,
+                                           a.value);
                 }
                 moved = true;
                 State next = state;
@@ -248,18 +281,30 @@ protocol::Program without(protocol::Program program, int step) {
 
 const char* name_of(Action action) {
     switch (action) {
-        case Action::kCountCall: return "count_call";
-        case Action::kGrant: return "grant";
-        case Action::kAnnounce: return "announce";
-        case Action::kAwaitCredit: return "await_credit";
-        case Action::kProxyFence: return "proxy_fence";
-        case Action::kCountSend: return "count_send";
-        case Action::kSignal: return "signal";
-        case Action::kCountReceive: return "count_receive";
-        case Action::kAwaitData: return "await_data";
-        case Action::kCountBarrier: return "count_barrier";
-        case Action::kSignalBarrier: return "signal_barrier";
-        case Action::kAwaitBarrier: return "await_barrier";
+        case Action::kCountCall:
+            return "count_call";
+        case Action::kGrant:
+            return "grant";
+        case Action::kAnnounce:
+            return "announce";
+        case Action::kAwaitCredit:
+            return "await_credit";
+        case Action::kProxyFence:
+            return "proxy_fence";
+        case Action::kCountSend:
+            return "count_send";
+        case Action::kSignal:
+            return "signal";
+        case Action::kCountReceive:
+            return "count_receive";
+        case Action::kAwaitData:
+            return "await_data";
+        case Action::kCountBarrier:
+            return "count_barrier";
+        case Action::kSignalBarrier:
+            return "signal_barrier";
+        case Action::kAwaitBarrier:
+            return "await_barrier";
     }
     return "?";
 }
@@ -273,7 +318,8 @@ Result check(const Scenario& scenario, const Protocol& protocol) {
 std::vector<Item> calls(const std::vector<int>& buffers) {
     std::vector<Item> script;
     for (int b : buffers)
-        for (Phase phase : {Phase::kBegin, Phase::kStore, Phase::kPublish, Phase::kAcquire, Phase::kRead})
+        for (Phase phase :
+             {Phase::kBegin, Phase::kStore, Phase::kPublish, Phase::kAcquire, Phase::kRead})
             script.push_back({phase, b});
     return script;
 }
@@ -292,7 +338,8 @@ std::vector<Mutant> mutants() {
             const protocol::Step& step = whole.steps[i];
             // These two only let ranks name a disagreement early; their test is of another kind.
             if (step.action == Action::kCountCall || step.action == Action::kAnnounce) continue;
-            Mutant removed{fmt::format("{} without {} (step {})", name, name_of(step.action), i), {}};
+            Mutant removed{fmt::format("{} without {} (step {})", name, name_of(step.action), i),
+                           {}};
             removed.protocol.*member = without(whole, i);
             all.push_back(removed);
             if (step.order == Order::kPlain) continue;

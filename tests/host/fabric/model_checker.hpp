@@ -1,16 +1,17 @@
 #pragma once
 
-// Exhaustive search over the interleavings of the signal protocol (include/xstage/fabric/protocol.hpp).
+// Exhaustive search over the interleavings of the signal protocol
+// (include/xstage/fabric/protocol.hpp).
 //
-// Memory model: every access of a rank may be performed in any order that the protocol's orderings do
-// not forbid. A release store comes after all earlier accesses of its rank; all later accesses come
-// after an acquiring wait; accesses to one word stay in order; bulk copies (the async proxy) are
-// ordered by a release or an acquire only across a proxy fence, except that a bulk read is complete
-// when its rank goes on. Control dependencies order nothing. So a store may sit in a buffer past any
-// plain signal, and a load may be taken before any plain wait.
+// Memory model: every access of a rank may be performed in any order that the protocol's orderings
+// do not forbid. A release store comes after all earlier accesses of its rank; all later accesses
+// come after an acquiring wait; accesses to one word stay in order; bulk copies (the async proxy)
+// are ordered by a release or an acquire only across a proxy fence, except that a bulk read is
+// complete when its rank goes on. Control dependencies order nothing. So a store may sit in a
+// buffer past any plain signal, and a load may be taken before any plain wait.
 //
-// Each word has one writer and a rank's control flow is fixed, so a state is just which accesses have
-// been performed, and the search visits every reachable set of them once.
+// Each word has one writer and a rank's control flow is fixed, so a state is just which accesses
+// have been performed, and the search visits every reachable set of them once.
 
 #include <cstdint>
 #include <optional>
@@ -46,7 +47,8 @@ struct Scenario {
 };
 
 struct Result {
-    std::optional<std::string> fault;  ///< stale or overwritten data, or a deadlock; nothing if none
+    std::optional<std::string>
+        fault;  ///< stale or overwritten data, or a deadlock; nothing if none
     std::uint64_t states = 0;
 };
 
@@ -60,7 +62,8 @@ struct Mutant {
     Protocol protocol;
 };
 
-/// The protocol with one fence, wait, count, signal or ordering taken out, for each of them in turn.
+/// The protocol with one fence, wait, count, signal or ordering taken out, for each of them in
+/// turn.
 std::vector<Mutant> mutants();
 
 }  // namespace xstage::fabric::checker

@@ -32,20 +32,28 @@ class HostFabric : public ::testing::TestWithParam<std::tuple<How, int>> {
     }
 };
 
-TEST_P(HostFabric, SymmetricBuffer) { everywhere(suite::symmetric_buffer); }
-TEST_P(HostFabric, StitchedTensor) { everywhere(suite::stitched_tensor); }
-TEST_P(HostFabric, LocalAlias) { everywhere(suite::local_alias); }
+TEST_P(HostFabric, SymmetricBuffer) {
+    everywhere(suite::symmetric_buffer);
+}
+TEST_P(HostFabric, StitchedTensor) {
+    everywhere(suite::stitched_tensor);
+}
+TEST_P(HostFabric, LocalAlias) {
+    everywhere(suite::local_alias);
+}
 TEST_P(HostFabric, Barriers) {
     everywhere([](Fabric& fabric, suite::Ops& ops) { suite::barriers(fabric, ops, 300); });
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Ranks, HostFabric,
-    ::testing::Combine(::testing::Values(How::kThreads, How::kProcesses), ::testing::Values(1, 2, 3, 4)),
-    [](const auto& info) {
-        return std::string(std::get<0>(info.param) == How::kThreads ? "Threads" : "Processes") +
-               std::to_string(std::get<1>(info.param));
-    });
+INSTANTIATE_TEST_SUITE_P(Ranks, HostFabric,
+                         ::testing::Combine(::testing::Values(How::kThreads, How::kProcesses),
+                                            ::testing::Values(1, 2, 3, 4)),
+                         [](const auto& info) {
+                             return std::string(std::get<0>(info.param) == How::kThreads
+                                                    ? "Threads"
+                                                    : "Processes") +
+                                    std::to_string(std::get<1>(info.param));
+                         });
 
 TEST(HostFabricSoak, TenThousandBarriersWithRandomDelays) {
     const std::string name = fresh_name();

@@ -13,9 +13,9 @@ namespace xstage::fabric {
 namespace {
 
 using testing::fresh_name;
+using ::testing::HasSubstr;
 using testing::host_options;
 using testing::Processes;
-using ::testing::HasSubstr;
 
 FabricOptions quick_options(const std::string& name, int rank, int world) {
     FabricOptions options = host_options(name, rank, world);
@@ -62,8 +62,10 @@ TEST(Disagreement, OnSizeDtypeOrCallFailsOnAllRanksWithOneError) {
          },
          "rows=[2304, 2300, 2304]"},
         {[](Fabric& f, int r) {
-             if (r == 0) f.agree("one thing");
-             else SymmetricBuffer b(f, 64);
+             if (r == 0)
+                 f.agree("one thing");
+             else
+                 SymmetricBuffer b(f, 64);
          },
          "rank 0 calls agree(one thing)"},
     };
@@ -103,14 +105,16 @@ TEST(Disagreement, OnTheOrderOfStreamCallsIsNamedWithoutWaitingOut) {
         std::function<void(Fabric&, StitchedTensor&, int)> body;
     };
     const std::vector<Case> cases = {
-        {"other buffer first", [](Fabric&, StitchedTensor& t, int r) {
+        {"other buffer first",
+         [](Fabric&, StitchedTensor& t, int r) {
              for (int b : {r, 1 - r}) {
                  t.begin(b);
                  t.publish(b);
                  t.acquire(b);
              }
          }},
-        {"barrier against call", [](Fabric& f, StitchedTensor& t, int r) {
+        {"barrier against call",
+         [](Fabric& f, StitchedTensor& t, int r) {
              if (r == 0) {
                  f.barrier();
              } else {
@@ -129,7 +133,8 @@ TEST(Disagreement, OnTheOrderOfStreamCallsIsNamedWithoutWaitingOut) {
             c.body(fabric, tensor, rank);
             fabric.synchronize();
         });
-        for (const std::string& e : errors) EXPECT_THAT(e, HasSubstr("is in another call")) << c.name;
+        for (const std::string& e : errors)
+            EXPECT_THAT(e, HasSubstr("is in another call")) << c.name;
         EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(15)) << c.name;
     }
 }
@@ -294,7 +299,8 @@ TEST(SetUp, WithoutFallbackTheMissingCapabilityIsEveryonesError) {
 
 std::size_t open_descriptors() {
     std::size_t count = 0;
-    for ([[maybe_unused]] const auto& e : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
+    for ([[maybe_unused]] const auto& e : std::filesystem::directory_iterator("/proc/self/fd"))
+        ++count;
     return count;
 }
 

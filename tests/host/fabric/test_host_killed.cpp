@@ -1,4 +1,5 @@
-// kill -9 of a rank: the others say so within the time limit, end cleanly, and a new group can start.
+// kill -9 of a rank: the others say so within the time limit, end cleanly, and a new group can
+// start.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,9 +12,9 @@ namespace xstage::fabric {
 namespace {
 
 using testing::fresh_name;
+using ::testing::HasSubstr;
 using testing::host_options;
 using testing::Processes;
-using ::testing::HasSubstr;
 
 constexpr int kRounds = 100;
 constexpr int kWorld = 3;
@@ -29,7 +30,8 @@ void expect_named_in_time(Processes& processes, int victim, int round) {
         }
         EXPECT_THAT(error, HasSubstr("rank " + std::to_string(victim) + ":")) << "round " << round;
     }
-    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20)) << "round " << round;
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20))
+        << "round " << round;
 }
 
 void expect_new_group_works(const std::string& name) {
@@ -93,8 +95,8 @@ TEST(KilledRank, BetweenCalls) {
     }
 }
 
-// Killed at any moment of set-up: the others either name the victim or, where it had got through, find
-// out at the next call. Nobody hangs and nobody crashes.
+// Killed at any moment of set-up: the others either name the victim or, where it had got through,
+// find out at the next call. Nobody hangs and nobody crashes.
 TEST(KilledRank, DuringSetUp) {
     const std::string name = fresh_name();
     std::mt19937 random(4242);

@@ -113,12 +113,14 @@ RC_GTEST_PROP(BatchedLayout, RowsAndSegmentsHold, ()) {
     RC_ASSERT(layout.row_stride == spec.row_bytes);
     RC_ASSERT(layout.last_apart == (spec.rows.front() != spec.rows.back() && world > 1));
     for (int rank = 0; rank < world; ++rank)
-        RC_ASSERT(layout.offset_of(rank, 0) == static_cast<std::size_t>(rank) * layout.batch_stride);
+        RC_ASSERT(layout.offset_of(rank, 0) ==
+                  static_cast<std::size_t>(rank) * layout.batch_stride);
 }
 
 // Flux at 1024^2 on two ranks: 4608 rows of 24 heads x 128 x 2 bytes = 6144 bytes.
 TEST(BatchedLayout, FluxOnTwoRanks) {
-    LayoutSpec spec{LayoutKind::kBatched, ChunkOrder::kWhole, {2304, 2304}, 6144, 2 * kMiB, 128, {}};
+    LayoutSpec spec{
+        LayoutKind::kBatched, ChunkOrder::kWhole, {2304, 2304}, 6144, 2 * kMiB, 128, {}};
     const StitchedLayout layout = make_layout(spec);
     EXPECT_EQ(layout.batch_stride, 14u * kMiB);  // 2304 * 6144 = 13.5 MiB, to the next 2 MiB
     EXPECT_EQ(layout.range_bytes, 28u * kMiB);
@@ -129,7 +131,8 @@ TEST(BatchedLayout, FluxOnTwoRanks) {
 
 // 40 heads x 128 x 2 bytes = 10240; the next divisor of 2 MiB is 16 KiB, 128 rows to a page.
 TEST(PaddedLayout, WanOnTwoRanks) {
-    LayoutSpec spec{LayoutKind::kPadded, ChunkOrder::kWhole, {16380, 16380}, 10240, 2 * kMiB, 128, {}};
+    LayoutSpec spec{
+        LayoutKind::kPadded, ChunkOrder::kWhole, {16380, 16380}, 10240, 2 * kMiB, 128, {}};
     const StitchedLayout layout = make_layout(spec);
     EXPECT_EQ(layout.row_stride, 16384u);
     EXPECT_EQ(layout.chunk_bytes[0], 128u * 2 * kMiB);  // 16380 rows: 127.97 pages
@@ -156,9 +159,10 @@ TEST(PaddedLayout, PagesTakeTurnsUntilOneRankHasNoneLeft) {
 
 TEST(PaddedLayout, OddLengthsOfTheField) {
     // 22177 tokens over two ranks, and the 144935 of a long clip over four.
-    for (const auto& rows : std::vector<std::vector<std::int64_t>>{{11089, 11088},
-                                                                   {36234, 36234, 36234, 36233}}) {
-        LayoutSpec spec{LayoutKind::kPadded, ChunkOrder::kWhole, rows, 56 * 128 * 2, 2 * kMiB, 128, {}};
+    for (const auto& rows :
+         std::vector<std::vector<std::int64_t>>{{11089, 11088}, {36234, 36234, 36234, 36233}}) {
+        LayoutSpec spec{
+            LayoutKind::kPadded, ChunkOrder::kWhole, rows, 56 * 128 * 2, 2 * kMiB, 128, {}};
         const StitchedLayout layout = make_layout(spec);
         EXPECT_EQ(layout.row_stride, 16384u);
         EXPECT_LT(layout.tiles_added_share(), 0.03);

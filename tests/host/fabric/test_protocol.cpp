@@ -76,7 +76,8 @@ TEST(SignalProtocol, HoldsForEverySequenceOfBuffers) {
     for (int bits = 0; bits < 1 << kLength; ++bits) {
         std::vector<int> buffers;
         for (int i = 0; i < kLength; ++i) buffers.push_back(bits >> i & 1);
-        const checker::Result result = checker::check({"", 2, 2, bits % 2 == 1, calls(buffers)}, {});
+        const checker::Result result =
+            checker::check({"", 2, 2, bits % 2 == 1, calls(buffers)}, {});
         EXPECT_FALSE(result.fault) << bits << ": " << *result.fault;
     }
 }
