@@ -76,6 +76,10 @@ struct BurstRow {
     Spread total;                        ///< to the end of the last burst's issue
     std::optional<Spread> fence;         ///< to the end of a system-scope fence after it: drained
     std::optional<Nanoseconds> elapsed;  ///< the same span as `fence` on the global timer
+    std::optional<Spread> posted;  ///< bulk paths: to the end of posting the first burst's copies
+    std::optional<double> noise;   ///< robust deviation of the slowest's total, relative
+    std::optional<double> beside_rate;  ///< of the work beside: speed while storing / before it
+    int marked_samples = 0;             ///< taken under another clock, also those replaced since
 };
 
 /// One burst timed to the answer of a peer that read and checked every byte (a round trip).
@@ -118,7 +122,8 @@ struct RateRow {
     std::string direction;  ///< "write", "read", "both"
     Bytes bytes;
     BytesPerNanosecond rate;
-    std::string counting;  ///< which bytes over which time
+    std::string counting;          ///< which bytes over which time
+    std::optional<Bytes> counted;  ///< payload by the link's own counters over the same transfers
 };
 
 /// One cell of the ordering tests.
@@ -141,6 +146,12 @@ struct UserBurst {
     std::optional<GigaHertz> clock;
 };
 
+/// A flag and its answer with no data: what an echo costs by itself.
+struct FlagRoundTrip {
+    Cycles cycles;
+    Nanoseconds ns;
+};
+
 /// A measurement document.
 struct Measurements {
     Provenance provenance;
@@ -151,6 +162,8 @@ struct Measurements {
     std::vector<RateRow> rates;
     std::vector<LitmusRow> litmus;
     std::vector<UserBurst> user_bursts;
+    std::optional<FlagRoundTrip> flag_round_trip;
+    std::vector<std::vector<int>> sm_groups;  ///< SM ids of each GPC, found by cluster launches
 };
 
 }  // namespace xstage

@@ -79,6 +79,10 @@ BurstRow burst_row(const Json& row) {
         out.fence = spread(row["fence_cycles"]);
     }
     out.elapsed = maybe<Nanoseconds>(row, "elapsed_ns");
+    if (row.contains("posted_cycles")) out.posted = spread(row["posted_cycles"]);
+    if (row.contains("noise")) out.noise = row["noise"].get<double>();
+    if (row.contains("beside_rate")) out.beside_rate = row["beside_rate"].get<double>();
+    out.marked_samples = row.value("marked_samples", 0);
     return out;
 }
 
@@ -89,7 +93,7 @@ Json to_json(const BurstRow& row) {
         put(item, burst.cycles);
         issue.push_back(std::move(item));
     }
-    return {{"mode", enum_name(row.mode)},
+    Json out = {{"mode", enum_name(row.mode)},
             {"path", row.path},
             {"target", enum_name(row.target)},
             {"both_directions", row.both_directions},
@@ -109,6 +113,11 @@ Json to_json(const BurstRow& row) {
             {"total_cycles", to_json(row.total)},
             {"fence_cycles", row.fence ? to_json(*row.fence) : Json(nullptr)},
             {"elapsed_ns", number_or_null(row.elapsed)}};
+    if (row.posted) out["posted_cycles"] = to_json(*row.posted);
+    if (row.noise) out["noise"] = *row.noise;
+    if (row.beside_rate) out["beside_rate"] = *row.beside_rate;
+    if (row.marked_samples > 0) out["marked_samples"] = row.marked_samples;
+    return out;
 }
 
 VisibleRow visible_row(const Json& row) {
@@ -206,11 +215,13 @@ Json to_json(const IssueCurve& curve) {
 }
 
 Json to_json(const RateRow& row) {
-    return {{"engine", row.engine},
-            {"direction", row.direction},
-            {"bytes", row.bytes.value()},
-            {"gbps", row.rate.value()},
-            {"counting", row.counting}};
+    Json out = {{"engine", row.engine},
+                {"direction", row.direction},
+                {"bytes", row.bytes.value()},
+                {"gbps", row.rate.value()},
+                {"counting", row.counting}};
+    if (row.counted) out["counted_bytes"] = row.counted->value();
+    return out;
 }
 
 Json to_json(const LitmusRow& row) {
@@ -336,7 +347,8 @@ Measurements measurements_from_json(const Json& document, const std::string& fil
     });
     out.rates = rows<RateRow>(document, "rates", [](const Json& row) {
         return RateRow{row.at("engine"), row.at("direction"), quantity<Bytes>(row, "bytes"),
-                       quantity<BytesPerNanosecond>(row, "gbps"), row.at("counting")};
+                       quantity<BytesPerNanosecond>(row, "gbps"), row.at("counting"),
+                       maybe<Bytes>(row, "counted_bytes")};
     });
     out.litmus = rows<LitmusRow>(document, "litmus", [](const Json& row) {
         return LitmusRow{row.at("path"),   row.at("fence"),
@@ -351,11 +363,18 @@ Measurements measurements_from_json(const Json& document, const std::string& fil
                          quantity<Cycles>(row, "issue_cycles"),
                          maybe<GigaHertz>(row, "clock_ghz")};
     });
+    if (document.contains("flag_round_trip")) {
+        const Json& trip = document["flag_round_trip"];
+        out.flag_round_trip = {quantity<Cycles>(trip, "cycles"), quantity<Nanoseconds>(trip, "ns")};
+    }
+    if (document.contains("sm_groups")) {
+        out.sm_groups = document["sm_groups"].get<std::vector<std::vector<int>>>();
+    }
     return out;
 }
 
 Json to_json(const Measurements& measurements) {
-    return {{"schema_version", 1},
+    Json out = {{"schema_version", 1},
             {"kind", "xstage.measurements"},
             {"provenance", to_json(measurements.provenance)},
             {"bursts", rows_to_json(measurements.bursts)},
@@ -365,6 +384,11 @@ Json to_json(const Measurements& measurements) {
             {"rates", rows_to_json(measurements.rates)},
             {"litmus", rows_to_json(measurements.litmus)},
             {"user_bursts", rows_to_json(measurements.user_bursts)}};
+    if (const auto& trip = measurements.flag_round_trip) {
+        out["flag_round_trip"] = {{"cycles", trip->cycles.value()}, {"ns", trip->ns.value()}};
+    }
+    if (!measurements.sm_groups.empty()) out["sm_groups"] = measurements.sm_groups;
+    return out;
 }
 
 }  // namespace xstage::trace

@@ -16,6 +16,7 @@ int main(int argc, char** argv) {
     app.set_version_flag("--version", std::string(kVersion));
     app.require_subcommand(1);
     cli::add_import(app);
+    cli::add_probe(app);
 
     try {
         app.parse(argc, argv);

@@ -1,0 +1,20 @@
+# Run at each build: writes OUTPUT only when the commit or its cleanness has changed.
+execute_process(COMMAND git rev-parse --short=12 HEAD WORKING_DIRECTORY ${SOURCE_DIR}
+    OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)
+if(failed)
+    set(commit "")
+else()
+    execute_process(COMMAND git status --porcelain --untracked-files=no WORKING_DIRECTORY ${SOURCE_DIR}
+        OUTPUT_VARIABLE changes OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+    if(changes)
+        string(APPEND commit "-dirty")
+    endif()
+endif()
+set(text "#pragma once\n\nnamespace xstage {\n\ninline constexpr const char* kGitCommit = \"${commit}\";\n\n}  // namespace xstage\n")
+set(before "")
+if(EXISTS ${OUTPUT})
+    file(READ ${OUTPUT} before)
+endif()
+if(NOT text STREQUAL before)
+    file(WRITE ${OUTPUT} "${text}")
+endif()
