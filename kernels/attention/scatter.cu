@@ -2,6 +2,9 @@
 // ranks that own them, and copies into a caller's memory. One thread per access; destinations are
 // the y axis of the grid, beginning with the right neighbour, so that senders do not meet.
 
+#include <algorithm>
+#include <type_traits>
+
 #include "ulysses/send.cuh"
 
 namespace xstage::ulysses::kernels {
@@ -87,7 +90,7 @@ cudaError_t launch_widest(const RowScatter& s, std::int64_t most_rows, cudaStrea
     const std::uint64_t bits = misalignment(s);
     if (bits % 16 == 0) return launch<uint4, T>(s, most_rows, stream);
     if (bits % 4 == 0) return launch<std::uint32_t, T>(s, most_rows, stream);
-    if constexpr (std::is_void_v<T> || sizeof(T) == 2) {
+    if constexpr (!std::is_same_v<T, Fp32>) {
         if (bits % 2 == 0) return launch<std::uint16_t, T>(s, most_rows, stream);
     }
     return cudaErrorMisalignedAddress;

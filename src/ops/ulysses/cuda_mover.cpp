@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 #include <vector>
 
 #include "ulysses/send.cuh"
@@ -41,7 +42,7 @@ class CudaMover final : public Mover {
     }
 
     void* stream(const fabric::Streams& streams, int local) const override {
-        const std::vector<void*>& all = streams.get();
+        const std::span<void* const> all = streams.get();
         const auto device = static_cast<std::size_t>(
             std::find(order_.begin(), order_.end(), devices_[static_cast<std::size_t>(local)]) - order_.begin());
         if (all.size() == order_.size()) return all[device];
