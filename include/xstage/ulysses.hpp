@@ -141,6 +141,9 @@ class UlyssesAttention {
     void use_buffer(int buffer);
     /// The result's memory, known before the call: a fused block may write its other columns there.
     View out_memory(int buffer, int rank) const;
+    /// Memory for a rank's gathered Q, rows in the order of plan().q_map: attend_and_scatter takes a Q
+    /// that stands there as it is. Only with Options::attend.
+    View query_memory(int rank) const;
     /// Leaves the receiver's wait out of the next calls; finish() makes up for it.
     void set_deferred(bool deferred);
     std::vector<Result> finish(const fabric::Streams& streams = {});

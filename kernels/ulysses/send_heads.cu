@@ -3,8 +3,8 @@
 //   to[p][b, map(row), h] = rotate(normalise(from[b, row, first_head[p] + h]))
 //
 // A group of lanes holds a head, 8 elements a lane, so every load and store is 16 bytes and a store of
-// a head is one run. A group takes up to kHeads heads of one row in the sender's order
-// (order.hpp) and loads them before it works on the first.
+// a head is one run. A group takes a few heads of one row in the sender's order (order.hpp)
+// and loads them before it works on the first.
 
 #include "ulysses/send.cuh"
 
@@ -16,7 +16,10 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kVector = 8;  // elements of 2 bytes in one access
-constexpr int kHeads = 4;   // in flight per group: 64 bytes a thread hide memory's latency
+// Heads in flight per group: 64 bytes a thread hide memory's latency; with arithmetic between, its own
+// latency is hidden by the other warps, and registers are dearer.
+constexpr int kPlainHeads = 4;
+constexpr int kHeads = 2;
 static_assert(kVector == kSumGroup, "a lane's elements are one group of the sum of squares");
 
 struct Work {
@@ -28,6 +31,7 @@ struct Work {
 };
 
 /// Cuts the order into pieces of up to kHeads heads of one row.
+template <int kHeads>
 __device__ __forceinline__ Work work_at(const HeadScatter& s, std::int64_t rows, int total, std::int64_t i) {
     if (s.order == SendOrder::kInterleaved) {
         const int parts = (total + kHeads - 1) / kHeads;
@@ -52,6 +56,7 @@ __device__ __forceinline__ Work work_at(const HeadScatter& s, std::int64_t rows,
     }
 }
 
+template <int kHeads>
 std::int64_t work_count(const HeadScatter& s) {
     const std::int64_t rows = s.rows * s.batch;
     if (s.order == SendOrder::kInterleaved) return (sent_heads(s) + kHeads - 1) / kHeads * rows;
@@ -130,9 +135,41 @@ __device__ __forceinline__ void normalise(float (&y)[kVector], const Vector<T>& 
     for (int j = 0; j < kVector; ++j) y[j] = normalised<T>(norm, x.element[j].value(), rstd, weight + j);
 }
 
-template <class T, NormKind kNorm, RotaryKind kRotary>
+/// A head's elements of this lane, normalised and rotated.
+template <class T>
+__device__ __forceinline__ void transform(const HeadScatter& s, Vector<T>& x, const Vector<T>& other, float rstd,
+                                          int head, int first, int partner, const float (&cos)[kVector],
+                                          const float (&sin)[kVector]) {
+    float own[kVector], turned[kVector];
+    const std::int64_t weight = s.norm.kind == NormKind::kFullWidth ? std::int64_t{head} * s.head_dim : 0;
+    const bool norm = s.norm.kind != NormKind::kNone;
+    const bool half = s.rotary.kind == RotaryKind::kHalf;
+    const bool rotates = s.rotary.kind != RotaryKind::kNone && first < s.rotary.dims;
+#pragma unroll
+    for (int j = 0; j < kVector; ++j)
+        own[j] = norm ? normalised<T>(s.norm, x.element[j].value(), rstd, weight + first + j) : x.element[j].value();
+    if (half && rotates) {
+#pragma unroll
+        for (int j = 0; j < kVector; ++j)
+            turned[j] = norm ? normalised<T>(s.norm, other.element[j].value(), rstd, weight + partner + j)
+                             : other.element[j].value();
+    } else {
+#pragma unroll
+        for (int j = 0; j < kVector; ++j) turned[j] = own[j ^ 1];
+    }
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) {
+        const bool leads = half ? first < s.rotary.dims / 2 : j % 2 == 0;
+        x.element[j] = T::from(
+            rotates ? rotated<T>(s.rotary.math, leads, own[j], turned[j], cos[j], sin[j]) : own[j]);
+    }
+}
+
+/// `kPlain`: neither norm nor rotation, as for V.
+template <class T, bool kPlain>
 __global__ void __launch_bounds__(kThreads) send_vectors(const __grid_constant__ HeadScatter s, int total,
                                                          int lanes, std::int64_t count) {
+    constexpr int kInFlight = kPlain ? kPlainHeads : kHeads;
     const int lane = static_cast<int>(threadIdx.x) % lanes;
     const unsigned base = threadIdx.x % 32 / lanes * lanes;
     const unsigned mask = (lanes == 32 ? ~0u : (1u << lanes) - 1u) << base;
@@ -140,23 +177,23 @@ __global__ void __launch_bounds__(kThreads) send_vectors(const __grid_constant__
     const bool holds = first < s.head_dim;
     const std::int64_t groups = std::int64_t{gridDim.x} * (kThreads / lanes);
     const std::int64_t rows = s.rows * s.batch;
-    const bool rotates = kRotary != RotaryKind::kNone && first < s.rotary.dims;
-    const int partner =
-        kRotary == RotaryKind::kHalf && rotates ? pair_of(kRotary, s.rotary.dims, first).partner : first;
+    const bool half = s.rotary.kind == RotaryKind::kHalf && first < s.rotary.dims;
+    const bool rotates = s.rotary.kind != RotaryKind::kNone && first < s.rotary.dims;
+    const int partner = half ? pair_of(s.rotary.kind, s.rotary.dims, first).partner : first;
 
     for (std::int64_t i = std::int64_t{blockIdx.x} * (kThreads / lanes) + threadIdx.x / lanes; i < count;
          i += groups) {
-        const Work work = work_at(s, rows, total, i);
+        const Work work = work_at<kInFlight>(s, rows, total, i);
         const auto b = static_cast<int>(work.row / s.rows);
         const std::int64_t row = work.row % s.rows;
         const std::int64_t axis = axis_row(s.map, s.map_rank, row);
         const T* from = static_cast<const T*>(s.from) + b * s.from_batch + row * s.from_row;
-        T* to[kHeads];
-        int head[kHeads];
+        T* to[kInFlight];
+        int head[kInFlight];
         int peer = work.destination;
         int in_peer = work.head;
 #pragma unroll
-        for (int k = 0; k < kHeads; ++k) {
+        for (int k = 0; k < kInFlight; ++k) {
             while (work.onward && k < work.heads && in_peer >= s.head_count[peer]) {
                 in_peer = 0;
                 peer = peer + 1 == s.world ? 0 : peer + 1;
@@ -166,63 +203,35 @@ __global__ void __launch_bounds__(kThreads) send_vectors(const __grid_constant__
                     std::int64_t{in_peer} * s.head_dim;
             ++in_peer;
         }
-        Vector<T> x[kHeads];
-        Vector<T> other[kHeads];
+        Vector<T> x[kInFlight] = {};
+        Vector<T> other[kInFlight] = {};
 #pragma unroll
-        for (int k = 0; k < kHeads; ++k) {
+        for (int k = 0; k < kInFlight; ++k) {
             if (k >= work.heads || !holds) continue;
             x[k] = load(from + head[k] * s.from_head + first);
-            if constexpr (kRotary == RotaryKind::kHalf) other[k] = load(from + head[k] * s.from_head + partner);
+            if (!kPlain && half) other[k] = load(from + head[k] * s.from_head + partner);
         }
-        float cos[kVector], sin[kVector];
-        const std::int64_t table = b * s.rotary.batch_stride + row * s.rotary.row_stride;
-        if (rotates && s.rotary.head_stride == 0) load_table<T>(cos, sin, s.rotary, table, first);
+        if constexpr (!kPlain) {
+            float cos[kVector] = {}, sin[kVector] = {};
+            const std::int64_t table = b * s.rotary.batch_stride + row * s.rotary.row_stride;
 #pragma unroll
-        for (int k = 0; k < kHeads; ++k) {
-            if (k >= work.heads) continue;
-            float rstd = 1;
-            if constexpr (kNorm == NormKind::kPerHead) {
-                const float sum = sum_over(holds ? sum_of_squares(x[k]) : 0.0f, lanes, mask);
-                rstd = exact::rsqrt(
-                    exact::add(__fdiv_rn(sum, static_cast<float>(s.head_dim)), s.norm.eps));
-            } else if constexpr (kNorm == NormKind::kFullWidth) {
-                rstd = s.rstd[work.row];
-            }
-            if (!holds) continue;
-            if constexpr (kNorm != NormKind::kNone || kRotary != RotaryKind::kNone) {
-                float own[kVector], turned[kVector];
-                const std::int64_t weight =
-                    kNorm == NormKind::kFullWidth ? std::int64_t{head[k]} * s.head_dim : 0;
-                if constexpr (kNorm == NormKind::kNone) {
-#pragma unroll
-                    for (int j = 0; j < kVector; ++j) own[j] = x[k].element[j].value();
-                } else {
-                    normalise(own, x[k], s.norm, rstd, weight + first);
+            for (int k = 0; k < kInFlight; ++k) {
+                if (k >= work.heads) continue;
+                float rstd = 1;
+                if (s.norm.kind == NormKind::kPerHead) {
+                    const float sum = sum_over(holds ? sum_of_squares(x[k]) : 0.0f, lanes, mask);
+                    rstd = exact::rsqrt(exact::add(__fdiv_rn(sum, static_cast<float>(s.head_dim)), s.norm.eps));
+                } else if (s.norm.kind == NormKind::kFullWidth) {
+                    rstd = s.rstd[work.row];
                 }
-                if (rotates) {
-                    if (s.rotary.head_stride != 0)
-                        load_table<T>(cos, sin, s.rotary, table + head[k] * s.rotary.head_stride, first);
-                    if constexpr (kRotary == RotaryKind::kHalf) {
-                        if constexpr (kNorm == NormKind::kNone) {
-#pragma unroll
-                            for (int j = 0; j < kVector; ++j) turned[j] = other[k].element[j].value();
-                        } else {
-                            normalise(turned, other[k], s.norm, rstd, weight + partner);
-                        }
-                    } else {
-#pragma unroll
-                        for (int j = 0; j < kVector; ++j) turned[j] = own[j ^ 1];
-                    }
-#pragma unroll
-                    for (int j = 0; j < kVector; ++j)
-                        x[k].element[j] = T::from(rotated<T>(
-                            s.rotary.math, pair_of(kRotary, s.rotary.dims, first + j).first, own[j], turned[j],
-                            cos[j], sin[j]));
-                } else {
-#pragma unroll
-                    for (int j = 0; j < kVector; ++j) x[k].element[j] = T::from(own[j]);
-                }
+                if (rotates && (k == 0 || s.rotary.head_stride != 0))
+                    load_table<T>(cos, sin, s.rotary, table + head[k] * s.rotary.head_stride, first);
+                if (holds) transform<T>(s, x[k], other[k], rstd, head[k], first, partner, cos, sin);
             }
+        }
+#pragma unroll
+        for (int k = 0; k < kInFlight; ++k) {
+            if (k >= work.heads || !holds) continue;
             uint4 raw;
             memcpy(&raw, &x[k], sizeof raw);
             *reinterpret_cast<uint4*>(to[k] + first) = raw;
@@ -337,36 +346,23 @@ unsigned grid_of(const HeadScatter& s, std::int64_t wanted) {
     return static_cast<unsigned>(std::max<std::int64_t>(1, std::min(wanted, most)));
 }
 
-template <class T, NormKind kNorm, RotaryKind kRotary>
+template <class T, bool kPlain>
 cudaError_t launch_vectors(const HeadScatter& s, cudaStream_t stream) {
     int lanes = 1;
     while (lanes * kVector < s.head_dim) lanes *= 2;
-    const std::int64_t count = work_count(s);
+    const std::int64_t count = work_count<kPlain ? kPlainHeads : kHeads>(s);
     const std::int64_t per_block = kThreads / lanes;
-    send_vectors<T, kNorm, kRotary>
+    send_vectors<T, kPlain>
         <<<grid_of(s, (count + per_block - 1) / per_block), kThreads, 0, stream>>>(s, sent_heads(s), lanes, count);
     return cudaGetLastError();
-}
-
-template <class T, NormKind kNorm>
-cudaError_t launch_norm(const HeadScatter& s, cudaStream_t stream) {
-    switch (s.rotary.kind) {
-        case RotaryKind::kNone: return launch_vectors<T, kNorm, RotaryKind::kNone>(s, stream);
-        case RotaryKind::kInterleaved: return launch_vectors<T, kNorm, RotaryKind::kInterleaved>(s, stream);
-        case RotaryKind::kHalf: return launch_vectors<T, kNorm, RotaryKind::kHalf>(s, stream);
-    }
-    return cudaErrorInvalidValue;
 }
 
 template <class T>
 cudaError_t launch_type(const HeadScatter& s, cudaStream_t stream) {
     if constexpr (sizeof(T) == 2) {
         if (vectors_fit(s)) {
-            switch (s.norm.kind) {
-                case NormKind::kNone: return launch_norm<T, NormKind::kNone>(s, stream);
-                case NormKind::kPerHead: return launch_norm<T, NormKind::kPerHead>(s, stream);
-                case NormKind::kFullWidth: return launch_norm<T, NormKind::kFullWidth>(s, stream);
-            }
+            const bool plain = s.norm.kind == NormKind::kNone && s.rotary.kind == RotaryKind::kNone;
+            return plain ? launch_vectors<T, true>(s, stream) : launch_vectors<T, false>(s, stream);
         }
     }
     const std::int64_t warps = s.rows * s.batch * s.world;
@@ -401,15 +397,7 @@ template <class T>
 cudaError_t preload_vectors() {
     cudaFuncAttributes a{};
     const void* kernels[] = {
-        reinterpret_cast<const void*>(send_vectors<T, NormKind::kNone, RotaryKind::kNone>),
-        reinterpret_cast<const void*>(send_vectors<T, NormKind::kNone, RotaryKind::kInterleaved>),
-        reinterpret_cast<const void*>(send_vectors<T, NormKind::kNone, RotaryKind::kHalf>),
-        reinterpret_cast<const void*>(send_vectors<T, NormKind::kPerHead, RotaryKind::kNone>),
-        reinterpret_cast<const void*>(send_vectors<T, NormKind::kPerHead, RotaryKind::kInterleaved>),
-        reinterpret_cast<const void*>(send_vectors<T, NormKind::kPerHead, RotaryKind::kHalf>),
-        reinterpret_cast<const void*>(send_vectors<T, NormKind::kFullWidth, RotaryKind::kNone>),
-        reinterpret_cast<const void*>(send_vectors<T, NormKind::kFullWidth, RotaryKind::kInterleaved>),
-        reinterpret_cast<const void*>(send_vectors<T, NormKind::kFullWidth, RotaryKind::kHalf>),
+        reinterpret_cast<const void*>(send_vectors<T, true>), reinterpret_cast<const void*>(send_vectors<T, false>),
         reinterpret_cast<const void*>(send_elements<T>), reinterpret_cast<const void*>(sum_rows<T>)};
     cudaError_t error = cudaSuccess;
     for (const void* kernel : kernels)

@@ -15,6 +15,7 @@ int main(int argc, char** argv) {
     CLI::App app{"Measure, predict and schedule stores to peer GPUs", "xstage"};
     app.set_version_flag("--version", std::string(kVersion));
     app.require_subcommand(1);
+    cli::add_bench(app);
     cli::add_import(app);
     cli::add_probe(app);
 

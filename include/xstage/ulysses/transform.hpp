@@ -109,10 +109,16 @@ XSTAGE_HD inline float rsqrt(float x) {
 struct Bf16 {
     std::uint16_t bits;
     static XSTAGE_HD Bf16 from(float f) {
+#ifdef __CUDA_ARCH__
+        std::uint16_t b;
+        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(b) : "f"(f));
+        return {b};
+#else
         std::uint32_t u;
         memcpy(&u, &f, 4);
         if ((u & 0x7fffffffu) > 0x7f800000u) return {static_cast<std::uint16_t>(u >> 16 | 0x40u)};
         return {static_cast<std::uint16_t>((u + 0x7fffu + (u >> 16 & 1)) >> 16)};
+#endif
     }
     XSTAGE_HD float value() const {
         const std::uint32_t u = static_cast<std::uint32_t>(bits) << 16;
@@ -125,6 +131,11 @@ struct Bf16 {
 struct Fp16 {
     std::uint16_t bits;
     static XSTAGE_HD Fp16 from(float f) {
+#ifdef __CUDA_ARCH__
+        std::uint16_t b;
+        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(b) : "f"(f));
+        return {b};
+#else
         std::uint32_t u;
         memcpy(&u, &f, 4);
         const auto sign = static_cast<std::uint16_t>(u >> 16 & 0x8000u);
@@ -141,8 +152,14 @@ struct Fp16 {
         }
         u += 0xc8000fffu + (u >> 13 & 1);
         return {static_cast<std::uint16_t>(sign | (u >> 13))};
+#endif
     }
     XSTAGE_HD float value() const {
+#ifdef __CUDA_ARCH__
+        float g;
+        asm("cvt.f32.f16 %0, %1;" : "=f"(g) : "h"(bits));
+        return g;
+#else
         const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000u) << 16;
         const std::uint32_t rest = bits & 0x7fffu;
         std::uint32_t u;
@@ -158,6 +175,7 @@ struct Fp16 {
         float f;
         memcpy(&f, &u, 4);
         return f;
+#endif
     }
 };
 

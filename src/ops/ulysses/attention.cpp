@@ -69,6 +69,11 @@ void UlyssesAttention::set_deferred(bool deferred) { impl_->deferred = deferred;
 
 View UlyssesAttention::out_memory(int buffer, int rank) const { return impl_->out_view(buffer, rank); }
 
+View UlyssesAttention::query_memory(int rank) const {
+    if (impl_->arena->exchange() == nullptr) bad("query memory comes with Options::attend");
+    return impl_->arena->gathered_q(0, rank);
+}
+
 View UlyssesAttention::Impl::out_view(int buffer, int rank) const {
     const auto e = static_cast<std::int64_t>(fabric::bytes_of(plan.problem.dtype));
     View view;

@@ -72,7 +72,7 @@ void UlyssesAttention::Impl::bring_q_in_order(Ready& ready, int local, const fab
         next += p.rows_q[static_cast<std::size_t>(r)];
     }
     in_order = in_order && (p.text_q == 0 || plan.q_text_row == (front ? 0 : next));
-    if (in_order) return;
+    if (in_order || (plan.own_q && ready.q.data == arena->gathered_q(0, rank).data)) return;
 
     // A foreign Q in memory of ours: pad rows stay as they are, whatever they hold.
     const View to = plan.own_q ? arena->gathered_q(0, rank) : arena->copied_q(rank);
