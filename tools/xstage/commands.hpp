@@ -7,6 +7,7 @@ namespace xstage::cli {
 // One function per command; each adds its options and a callback to the application. A callback
 // throws Error, whose kind is the exit code; exit_with gives any other code.
 void add_advise(CLI::App& app);
+void add_bench(CLI::App& app);
 void add_fit(CLI::App& app);
 void add_import(CLI::App& app);
 void add_predict(CLI::App& app);

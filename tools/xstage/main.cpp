@@ -22,6 +22,7 @@ int main(int argc, char** argv) {
     cli::add_import(app);
     cli::add_simulate(app);
     cli::add_advise(app);
+    cli::add_bench(app);
 
     try {
         app.parse(argc, argv);
