@@ -17,8 +17,8 @@ using namespace xstage::device;
 constexpr std::uint32_t kStartLead = 3000;  // ns from the last arrival to the start
 constexpr std::uint32_t kStoreBarrier = 1;  // named barrier of the storing warps
 
-constexpr std::uint32_t kBesideBarrier = 2;   // of the warps beside
-constexpr std::uint32_t kQuietSpacing = 200;  // cycles; 32 of them fit the warm-up of a round
+constexpr std::uint32_t kBesideBarrier = 2;  // of the warps beside
+constexpr std::uint32_t kQuietShift = 8;     // 32 intervals of 256 cycles fit a round's warm-up
 
 // ---- what runs beside the stores ----------------------------------------------------------------
 
@@ -89,24 +89,34 @@ struct Progress {
     std::uint32_t cycles;
 };
 
-/// Progress at 32 moments about `spacing` apart; lane i of the warp keeps moment i. The warps
-/// beside look at nothing but their clock: a poll of memory would queue behind stalled stores and
-/// be taken for a stall of the work itself.
+/// Progress in 32 intervals of 2^shift cycles from `begin`: lane i of the warp keeps its last step
+/// in interval i, nothing where none ended there. The warps beside look at nothing but their clock:
+/// a poll of memory would queue behind stalled stores and be taken for a stall of the work itself.
+/// Each step costs the same whatever the interval, or two intervals could not be compared.
 template <class Work>
-__device__ Progress work_in_moments(Work& work, std::uint64_t begin, std::uint32_t spacing) {
+__device__ Progress work_in_intervals(Work& work, std::uint64_t begin, std::uint32_t shift) {
     const std::uint32_t lane = threadIdx.x % 32;
-    std::uint32_t steps = 0, moment = 0, next = spacing;
+    std::uint32_t steps = 0, interval = 0;
     Progress mine{};
-    // One look at the clock per step, whatever the spacing: a look costs about 25 cycles.
-    while (moment < 32) {
+    while (interval < 32) {
         work.step();
         ++steps;
         const auto now = static_cast<std::uint32_t>(clock_cycles() - begin);
-        for (; moment < 32 && now >= next; ++moment, next += spacing) {
-            if (lane == moment) mine = {steps, now};
-        }
+        interval = now >> shift;
+        if (lane == interval) mine = {steps, now};
     }
     return mine;
+}
+
+/// From the first step at or after interval `from` to the last one up to interval `to`. At least
+/// two different steps, so that a rate can be told, as long as there are two.
+__device__ Progress progress_between(const Progress (&kept)[32], std::uint32_t from,
+                                     std::uint32_t to) {
+    while (from < 30 && kept[from].steps == 0) ++from;
+    while (to < 31 && to <= from) ++to;
+    while (to < 31 && kept[to].steps == 0) ++to;
+    while (to > from && kept[to].steps == 0) --to;
+    return {kept[to].steps - kept[from].steps, kept[to].cycles - kept[from].cycles};
 }
 
 // ---- kernel -------------------------------------------------------------------------------------
@@ -114,8 +124,8 @@ __device__ Progress work_in_moments(Work& work, std::uint64_t begin, std::uint32
 struct Shared {
     alignas(128) std::uint32_t source[kBulkChunk / 4];
     std::uint64_t start_ns;
-    Progress quiet;        // of one warp beside, before the stores
-    Progress storing[32];  // by the moments of work_in_moments
+    Progress quiet[32];    // of one warp beside, before the stores
+    Progress storing[32];  // of the same warp from their start
     std::uint32_t issue[kMaxBursts][kMaxWorkers];
     std::uint32_t posted[kMaxBursts];
     std::uint32_t total[kMaxWorkers];
@@ -225,13 +235,8 @@ __global__ void __launch_bounds__((kMaxWorkers + kBesideWarps) * 32, 1)
                                                      p.wait_budget_ns, p.report);
             }
         } else if constexpr (Work::kWarps > 0) {
-            const Progress quiet = work_in_moments(work, clock_cycles(), kQuietSpacing);
-            // Without the first quarter, in which instructions and pipelines warm up.
-            const std::uint32_t early_steps = __shfl_sync(~0u, quiet.steps, 7);
-            const std::uint32_t early_cycles = __shfl_sync(~0u, quiet.cycles, 7);
-            if (threadIdx.x == threads + 31) {
-                shared.quiet = {quiet.steps - early_steps, quiet.cycles - early_cycles};
-            }
+            const Progress mine = work_in_intervals(work, clock_cycles(), kQuietShift);
+            if (threadIdx.x / 32 == p.warps) shared.quiet[threadIdx.x % 32] = mine;
         }
         __syncthreads();
         const std::uint64_t start_ns = shared.start_ns;
@@ -254,7 +259,7 @@ __global__ void __launch_bounds__((kMaxWorkers + kBesideWarps) * 32, 1)
                 out.stored = active;
             }
         } else if constexpr (Work::kWarps > 0) {
-            const Progress mine = work_in_moments(work, clock_cycles(), p.beside_spacing);
+            const Progress mine = work_in_intervals(work, clock_cycles(), p.beside_shift);
             if (threadIdx.x / 32 == p.warps) {
                 shared.storing[threadIdx.x % 32] = mine;
             }
@@ -269,15 +274,16 @@ __global__ void __launch_bounds__((kMaxWorkers + kBesideWarps) * 32, 1)
             out.window_cycles = clock_cycles() - window_cycles;
             out.window_ns = global_ns() - window_ns;
             if constexpr (Work::kWarps > 0) {
-                // From the first moment to the first one after the end of issue.
                 std::uint32_t total = 0;
                 for (std::uint32_t w = 0; w < p.warps; ++w) total = max(total, shared.total[w]);
-                const Progress first = shared.storing[0];
-                const Progress at_end = shared.storing[min(max(total / p.beside_spacing, 1u), 31u)];
-                out.quiet_steps = shared.quiet.steps;
-                out.quiet_cycles = shared.quiet.cycles;
-                out.storing_steps = at_end.steps - first.steps;
-                out.storing_cycles = at_end.cycles - first.cycles;
+                // Without the first quarter of the quiet time, in which instructions are fetched.
+                const Progress quiet = progress_between(shared.quiet, 8, 31);
+                const Progress storing =
+                    progress_between(shared.storing, 0, min(total >> p.beside_shift, 31u));
+                out.quiet_steps = quiet.steps;
+                out.quiet_cycles = quiet.cycles;
+                out.storing_steps = storing.steps;
+                out.storing_cycles = storing.cycles;
             }
         }
         if (storing_warp && active) {

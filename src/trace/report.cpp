@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "trace/report_figures.hpp"
 #include "trace/report_page.hpp"
@@ -11,10 +12,6 @@ namespace xstage::trace {
 namespace {
 
 using model::Scenario;
-
-std::string number(double value) {
-    return value >= 1e5 ? fmt::format("{:.0f}", value) : fmt::format("{:.4g}", value);
-}
 
 std::string percent(const std::optional<double>& share) {
     return share ? fmt::format("{:.1f}%", 100 * *share) : "";
@@ -25,11 +22,12 @@ PageTable parameter_table(const model::Profile& profile) {
         "Parameters", {"parameter", "value", "95% interval", "unit", "meaning"}, {}, ""};
     for (const model::Estimate& e : profile.parameters) {
         const std::string interval =
-            e.low && e.high ? fmt::format("{} to {}", number(*e.low), number(*e.high)) : "";
+            e.low && e.high ? fmt::format("{} to {}", short_number(*e.low), short_number(*e.high))
+                            : "";
         const std::string meaning =
             e.reason.empty() ? e.meaning : fmt::format("{}. {}", e.meaning, e.reason);
-        table.rows.push_back(
-            {e.name, e.value ? number(*e.value) : "not identified", interval, e.unit, meaning});
+        table.rows.push_back({e.name, e.value ? short_number(*e.value) : "not identified", interval,
+                              e.unit, meaning});
     }
     return table;
 }
@@ -59,6 +57,10 @@ Scenario default_sequence(const model::Profile& profile, Scenario load) {
 }
 
 }  // namespace
+
+std::string short_number(double value) {
+    return std::abs(value) >= 1000 ? fmt::format("{:.0f}", value) : fmt::format("{:.4g}", value);
+}
 
 std::string report_html(const Measurements& measurements, const ProfileDocument& document,
                         const std::optional<Scenario>& sequence) {

@@ -126,7 +126,8 @@ PageFigure issue_figure(const Measurements& measurements, const Profile& profile
                               predict(bursts_of(at, 1, bytes, 0), profile).bursts[0].issue.value());
         }
         chart.dots(recorded[producers], colour)
-            .line(std::move(line), colour, fmt::format("{} SMs", producers));
+            .line(std::move(line), colour,
+                  fmt::format("{} SM{}", producers, producers == 1 ? "" : "s"));
         ++colour;
     }
     chart.dots(std::move(local), 4, fmt::format("{} SMs, local memory", load.producers));
@@ -290,12 +291,11 @@ PageFigure error_figure(const std::vector<Comparison>& comparisons) {
     };
     Chart chart("Distribution of the prediction's errors", {"error of at most (%)"},
                 {"share of rows (%)"});
-    chart.y_range(0, 100).line(distribution(hierarchical), 0, "hierarchical model");
-    if (!simple.empty())
-        chart.line(distribution(simple), 1, "three parameters, isolated bursts", true);
-    return {
-        "How far off", chart.svg(),
-        "Over the rows of the figure before. The table below gives the errors on held-out rows."};
+    chart.y_range(0, 100).line(distribution(hierarchical), 0, "hierarchical");
+    if (!simple.empty()) chart.line(distribution(simple), 1, "three parameters", true);
+    return {"How far off", chart.svg(),
+            "Over the rows of the figure before; the three-parameter model speaks of isolated "
+            "bursts only. The table below gives the errors on held-out rows."};
 }
 
 }  // namespace xstage::trace

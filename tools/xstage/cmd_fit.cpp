@@ -7,6 +7,7 @@
 #include "core/json.hpp"
 #include "git_commit.hpp"
 #include "trace/profile_json.hpp"
+#include "trace/report.hpp"
 #include "trace/report_figures.hpp"
 #include "xstage/documents.hpp"
 #include "xstage/error.hpp"
@@ -16,24 +17,23 @@
 namespace xstage::cli {
 namespace {
 
-std::string number(double value) {
-    return value >= 1e5 ? fmt::format("{:.0f}", value) : fmt::format("{:.4g}", value);
-}
-
 void print_profile(const model::Profile& profile, const model::Scenario& load) {
     fmt::print("{}: {} rows\n\n{:<34}{:>14}  {:<22}{:<12}{}\n", profile.node, profile.rows,
                "parameter", "value", "95% interval", "unit", "meaning");
     for (const model::Estimate& e : profile.parameters) {
         const std::string interval =
-            e.low && e.high ? fmt::format("{} to {}", number(*e.low), number(*e.high)) : "";
+            e.low && e.high
+                ? fmt::format("{} to {}", trace::short_number(*e.low), trace::short_number(*e.high))
+                : "";
         fmt::print("{:<34}{:>14}  {:<22}{:<12}{}\n", e.name,
-                   e.value ? number(*e.value) : "not identified", interval, e.unit,
+                   e.value ? trace::short_number(*e.value) : "not identified", interval, e.unit,
                    e.value ? e.meaning : e.reason);
     }
     if (!profile.held_out.empty()) {
         fmt::print("\n{:<34}{:<8}{:>5}  {:<10}{:>6}{:>10}{:>10}{:>20}\n", "held-out rows", "path",
                    "SMs", "statistic", "n", "median", "90th pct", "three parameters");
         for (const model::ErrorLine& line : profile.held_out) {
+            if (line.producers != 0) continue;  // the document and the report have each SM count
             const std::string simple =
                 line.simple_median ? fmt::format("{:.1f}%, {:.1f}%", 100 * *line.simple_median,
                                                  100 * line.simple_p90.value_or(0))

@@ -3,6 +3,7 @@
 #include "command.hpp"
 #include "core/json.hpp"
 #include "xstage/documents.hpp"
+#include "xstage/model.hpp"
 
 namespace xstage {
 namespace {
@@ -59,7 +60,7 @@ TEST(FitCommand, ARateAboveTheLineIsAnAccountingError) {
         if (row.producers == 132 && row.bytes_per_producer >= Bytes{1 << 20}) {
             row.total = {std::nullopt, Cycles{198000}, std::nullopt, Cycles{198000}};
             row.elapsed = Nanoseconds{100000};
-            row.fence.reset();
+            row.fence = row.total;
             row.issue.front().cycles = row.total;
         }
     }
