@@ -66,6 +66,21 @@ class DeviceRanks {
             "launching a fabric kernel");
     }
 
+    void reset_channels(int first, int count) const {
+        const DeviceScope scope(device_);
+        const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(std::uint64_t);
+        for (int i = 0; i < group_.local; ++i) {
+            Lane* lanes = group_.block[group_.ranks[i]]->from;
+            for (std::uint64_t* words : {&lanes->data[first], &lanes->credit[first]})
+                check_runtime(cudaMemset2D(words, sizeof(Lane), 0, bytes, group_.world),
+                              "cudaMemset2D");
+            for (std::uint64_t* words :
+                 {&group_.state[i].sent[first], &group_.state[i].received[first]})
+                check_runtime(cudaMemset(words, 0, bytes), "cudaMemset");
+        }
+        check_runtime(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    }
+
     void self_test() const {
         const DeviceScope scope(device_);
         check_runtime(kernels::launch_self_test(group_, nullptr), "launching the self-test");
@@ -202,6 +217,10 @@ class CudaEngine final : public Engine {
                 std::this_thread::yield();
             }
         }
+    }
+
+    void reset_channels(int first, int count) override {
+        for (const auto& device : devices_) device->reset_channels(first, count);
     }
 
     void store_self_test() override {

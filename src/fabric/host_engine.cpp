@@ -68,6 +68,16 @@ class HostEngine final : public Engine {
     const device::FabricGroup* device_group(int) const override { return nullptr; }
     void synchronize(const Streams&) const override {}
 
+    void reset_channels(int first, int count) override {
+        for (int c = first; c < first + count; ++c) {
+            state_.sent[c] = state_.received[c] = 0;
+            each_peer([&](int p) {
+                store(lane(p).data[c], 0, Order::kPlain);
+                store(lane(p).credit[c], 0, Order::kPlain);
+            });
+        }
+    }
+
     void store_self_test() override {
         each_peer([&](int p) {
             store(blocks_[p]->from[rank_].self_test[0], self_test_pattern(rank_, p),

@@ -111,6 +111,10 @@ StitchedTensor::StitchedTensor(Fabric& fabric, const StitchedOptions& options) {
         impl_->first_channel = group.take_channels(options.buffers);
     });
     group.agree(call, planned);
+    // Everyone is here, so nobody's earlier kernels can still signal on these channels.
+    const Outcome reset =
+        attempt([&] { group.engine->reset_channels(impl_->first_channel, options.buffers); });
+    group.agree(call + " channels", reset);
     group.build(call + " memory", impl_->pieces());
 }
 StitchedTensor::~StitchedTensor() = default;

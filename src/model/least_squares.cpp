@@ -6,7 +6,7 @@
 namespace xstage::model {
 namespace {
 
-constexpr double kScale = 0.05;      // relative error from which a row counts less
+constexpr double kScale = 0.15;      // relative error from which a row counts less
 constexpr double kStampCycles = 30;  // below it a difference is the stamps' own
 constexpr double kPull = 0.02;       // towards the start: only what the data leave open follows it
 constexpr double kStep = 3e-3;       // of the transforms; the model has kinks, so not too small

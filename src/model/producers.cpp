@@ -10,30 +10,12 @@
 namespace xstage::model {
 namespace {
 
-// Standard normal quantiles of the middles of kTurns equal parts, most favoured first.
-#ifndef NT
-#define NT 3
-#endif
-constexpr int kTurns = NT;
-#if NT == 4
-constexpr std::array<double, kTurns> kTurnQuantile = {1.1503, 0.3186, -0.3186, -1.1503};
-constexpr std::array<int, kTurns> kNextTurn = {1, 3, 0, 2};
-#elif NT == 3
-constexpr std::array<double, kTurns> kTurnQuantile = {.967, 0, -.967};
+// Standard normal quantiles of the middles of three equal parts, most favoured first. Four to
+// eight parts describe the recording no better; two lose the slowest producer.
+constexpr int kTurns = 3;
+constexpr std::array<double, kTurns> kTurnQuantile = {0.9674, 0.0, -0.9674};
+// Who was favoured is not favoured next: a cycle through all turns, so that none keeps its luck.
 constexpr std::array<int, kTurns> kNextTurn = {1, 2, 0};
-#elif NT == 5
-constexpr std::array<double, kTurns> kTurnQuantile = {1.2816, .5244, 0, -.5244, -1.2816};
-constexpr std::array<int, kTurns> kNextTurn = {2, 0, 4, 1, 3};
-#elif NT == 6
-constexpr std::array<double, kTurns> kTurnQuantile = {1.383, .6745, .2104, -.2104, -.6745, -1.383};
-constexpr std::array<int, kTurns> kNextTurn = {2, 4, 0, 5, 1, 3};
-#elif NT == 8
-constexpr std::array<double, kTurns> kTurnQuantile = {1.534,  .8871,  .4888,  .1573,
-                                                      -.1573, -.4888, -.8871, -1.534};
-constexpr std::array<int, kTurns> kNextTurn = {3, 6, 1, 4, 7, 0, 2, 5};
-#endif
-
-// Who was favoured is not favoured next; a cycle through all turns, so that none keeps its luck.
 
 struct GroupKind {
     double sms;   // of the group that store

@@ -20,6 +20,9 @@ int main(int argc, char** argv) {
     cli::add_predict(app);
     cli::add_report(app);
     cli::add_import(app);
+    cli::add_simulate(app);
+    cli::add_advise(app);
+    cli::add_bench(app);
 
     try {
         app.parse(argc, argv);

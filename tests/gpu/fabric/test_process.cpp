@@ -76,6 +76,9 @@ TEST_P(ProcessFabric, SymmetricBuffer) {
 TEST_P(ProcessFabric, StitchedTensor) {
     everywhere(suite::stitched_tensor);
 }
+TEST_P(ProcessFabric, AbandonedCalls) {
+    everywhere(suite::abandoned_calls);
+}
 TEST_P(ProcessFabric, LocalAlias) {
     everywhere(suite::local_alias);
 }

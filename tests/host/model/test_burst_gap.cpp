@@ -15,11 +15,17 @@ using namespace xstage::model;
 using namespace xstage::literals;
 
 template <class A, class B>
-concept Addable = requires(A a, B b) { a + b; };
+concept Addable = requires(A a, B b) {
+    a + b;
+};
 template <class A, class B>
-concept Comparable = requires(A a, B b) { a < b; };
+concept Comparable = requires(A a, B b) {
+    a < b;
+};
 template <class Gap>
-concept GapOfPeriod = requires(BurstGap m, Gap gap) { period(m, 1_KiB, gap); };
+concept GapOfPeriod = requires(BurstGap m, Gap gap) {
+    period(m, 1_KiB, gap);
+};
 
 // Issue is counted in SM cycles and drain in link time; a clock is needed between the two.
 static_assert(Addable<Cycles, Cycles> && !Addable<Cycles, Nanoseconds>);

@@ -21,7 +21,7 @@ TEST(Groups, SizesFollowFromWhoEndsEarly) {
     std::string reason;
     const Groups g = find_groups({row_of(16000, 20000, false)}, 20, reason);
     EXPECT_TRUE(reason.empty()) << reason;
-    EXPECT_NEAR(g.light_share, 0.5, 1e-9);      // 2 of 4 groups
+    EXPECT_NEAR(g.light_share, 0.5, 1e-9);  // 2 of 4 groups
     EXPECT_NEAR(g.mean_size, 5, 1e-9);
     EXPECT_NEAR(g.light_size, 4.0 / 5, 1e-9);
 }

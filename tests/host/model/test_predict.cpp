@@ -36,7 +36,8 @@ RC_GTEST_PROP(Predict, IssueTimeNeverFallsWhenTheGapShrinks, ()) {
     const double gap = *rc::gen::inRange(0, 20000);
     const auto second = [&](double g) {
         return predict(scenario(producers, {{bytes, Nanoseconds{g}}, {bytes, {}}}), profile)
-            .bursts[1].issue.value();
+            .bursts[1]
+            .issue.value();
     };
     RC_ASSERT(second(gap) >= second(gap * 1.5 + 100) * (1 - 1e-4));
 }
