@@ -22,7 +22,7 @@ namespace fe = cudnn_frontend;
 
 enum Uid : std::int64_t { kQ = 1, kK, kV, kOut, kStats, kRowsQ, kRowsKv };
 
-void check(const fe::error_t& status, const char* what) {
+void check(fe::error_t status, const char* what) {
     if (status.is_bad())
         throw Error(ErrorKind::kUnsupported, fmt::format("cuDNN, {}: {}", what, status.get_message()));
 }

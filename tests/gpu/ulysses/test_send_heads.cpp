@@ -80,7 +80,7 @@ void compare(const Family& f, fabric::DType dtype, SendOrder order) {
             for (auto& w : weight) w = T::from(1 + 0.1f * normal(random)).bits;
         }
     });
-    std::vector<float> cos(static_cast<std::size_t>(f.table + 2)), sin(cos.size());
+    std::vector<float> cos(static_cast<std::size_t>(2 * f.table + 2)), sin(cos.size());
     for (std::size_t i = 0; i < cos.size(); ++i) {
         const float angle = 3 * normal(random);
         cos[i] = std::cos(angle);
