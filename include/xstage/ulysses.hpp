@@ -54,6 +54,7 @@ using AttentionKernel = std::function<void(const AttentionCall&)>;
 
 /// The attention kernel that is plugged in.
 struct Plug {
+    /// Empty: cuDNN (ulysses/cudnn.hpp), and reference_attention on `host`.
     AttentionKernel run;
     std::string name = "callback";
     /// False for a kernel that cannot be given its output's memory: `out` is then packed local
@@ -119,7 +120,8 @@ struct Options {
 
 /// Attention over ranks whose sequence is sharded: heads are gathered by one kernel that stores to the
 /// peers, and the attention kernel's own stores bring the result back. Collective to build and to call;
-/// the same rules as for Fabric. Calls allocate nothing and can be captured into CUDA graphs.
+/// the same rules as for Fabric. Calls allocate no device memory, never wait on the host, and can be
+/// captured into CUDA graphs.
 class UlyssesAttention {
   public:
     UlyssesAttention(fabric::Fabric& fabric, const Problem& problem, const Options& options = {});

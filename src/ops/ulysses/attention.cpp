@@ -5,6 +5,7 @@
 #include "fabric/group.hpp"
 #include "ops/ulysses/impl.hpp"
 #include "xstage/error.hpp"
+#include "xstage/ulysses/cudnn.hpp"
 
 namespace xstage::ulysses {
 namespace {
@@ -38,11 +39,13 @@ UlyssesAttention::Impl::Impl(fabric::Fabric& group, const Problem& problem, cons
     : fabric(group), options(o) {
     fabric.check();
     if (!options.plug.run) {
-        if (fabric.backend() != fabric::Backend::kHost)
-            bad("this backend needs an attention kernel: give Options::plug");
-        options.plug = {reference_attention, "reference", true, 128};
+        // Set here what only the kernel decides; the rest of the plug stays as the caller wants it.
+        options.plug.name = fabric.backend() == fabric::Backend::kHost ? "reference" : "cudnn";
     }
     const fabric::Outcome planned = fabric::attempt([&] {
+        if (!options.plug.run)
+            options.plug.run =
+                fabric.backend() == fabric::Backend::kHost ? reference_attention : cudnn_plug().run;
         plan = plan_for(fabric, problem, options);
         if (options.buffers < 1) bad("at least one buffer is needed");
         mover = fabric.backend() == fabric::Backend::kHost ? make_host_mover() : make_cuda_mover(fabric);
