@@ -279,6 +279,7 @@ TEST(UlyssesPadding, NanInPadRowsNeverShows) {
                       std::vector<Bf16> q(static_cast<std::size_t>(span) + 64, Bf16{0xffff});
                       PlanOptions plan_options = o.plan;
                       plan_options.page_bytes = 16384;
+                      plan_options.tile_rows = 4;
                       const Plan plan = make_plan(c.problem, plan_options);
                       const auto* from = static_cast<const Bf16*>(call.q.data);
                       const std::int64_t width = call.heads_q * 8;
