@@ -1,5 +1,6 @@
-// Attention over P ranks whose all-to-all is gone: every rank is a thread here and its memory is the
-// host's, but the calls are those of a GPU, where each rank is a process and the kernel is cuDNN's.
+// Attention over P ranks whose all-to-all is gone: every rank is a thread here and its memory is
+// the host's, but the calls are those of a GPU, where each rank is a process and the kernel is
+// cuDNN's.
 //
 //   ulysses [ranks]
 #include <cstdio>
@@ -40,14 +41,16 @@ void run_rank(int rank, const Problem& problem) {
     input.q.image = view(0);
     input.k.image = view(1);
     input.v.image = view(2);
-    // Call many times. Each result is the rank's own rows of all heads, ready for the output projection.
+    // Call many times. Each result is the rank's own rows of all heads, ready for the output
+    // projection.
     double sum = 0;
     for (int step = 0; step < 3; ++step) {
         const Result result = attention.attend({input}).front();
         const auto* out = static_cast<const Bf16*>(result.out.data);
         for (std::int64_t r = 0; r < rows; ++r) sum += out[r * result.out.row_stride].value();
     }
-    std::printf("rank %d: %ld rows, sum of their first elements %.4f\n", rank, static_cast<long>(rows), sum);
+    std::printf("rank %d: %ld rows, sum of their first elements %.4f\n", rank,
+                static_cast<long>(rows), sum);
     fabric.barrier();  // a rank's memory stays until its peers have stored
 }
 

@@ -35,8 +35,8 @@ typedef struct xstage_attention_call {
     int32_t head_dim;
     int32_t dtype; /* xstage_dtype */
     float scale;
-    xstage_view q, k, v, out; /* k and v have batch stride 0 when all batch indices share them */
-    xstage_lse_view lse;      /* data is NULL when nobody wants it */
+    xstage_view q, k, v, out;  /* k and v have batch stride 0 when all batch indices share them */
+    xstage_lse_view lse;       /* data is NULL when nobody wants it */
     const int32_t* kv_lengths; /* NULL: all keys */
     int64_t kv_lengths_stride;
     void* stream; /* cudaStream_t */
@@ -144,13 +144,16 @@ typedef struct xstage_ulysses_result {
 } xstage_ulysses_result;
 
 /* Collective on streams; `count` inputs and results, one per rank of this process. */
-int xstage_ulysses_attend_and_scatter(xstage_ulysses* attention, const xstage_gathered_input* inputs,
-                                      size_t count, void* const* streams, size_t stream_count,
+int xstage_ulysses_attend_and_scatter(xstage_ulysses* attention,
+                                      const xstage_gathered_input* inputs, size_t count,
+                                      void* const* streams, size_t stream_count,
                                       xstage_ulysses_result* results);
-int xstage_ulysses_attend(xstage_ulysses* attention, const xstage_sharded_input* inputs, size_t count,
-                          void* const* streams, size_t stream_count, xstage_ulysses_result* results);
+int xstage_ulysses_attend(xstage_ulysses* attention, const xstage_sharded_input* inputs,
+                          size_t count, void* const* streams, size_t stream_count,
+                          xstage_ulysses_result* results);
 int xstage_ulysses_use_buffer(xstage_ulysses* attention, int buffer);
-int xstage_ulysses_out_memory(const xstage_ulysses* attention, int buffer, int rank, xstage_view* out);
+int xstage_ulysses_out_memory(const xstage_ulysses* attention, int buffer, int rank,
+                              xstage_view* out);
 
 #ifdef __cplusplus
 }

@@ -23,11 +23,19 @@ namespace {
 
 using ulysses::View;
 
-View view_of(const xstage_view& v) { return {v.data, v.batch_stride, v.row_stride, v.head_stride}; }
-xstage_view to_c(const View& v) { return {v.data, v.batch_stride, v.row_stride, v.head_stride}; }
-xstage_lse_view to_c(const ulysses::LseView& v) { return {v.data, v.batch_stride, v.head_stride}; }
+View view_of(const xstage_view& v) {
+    return {v.data, v.batch_stride, v.row_stride, v.head_stride};
+}
+xstage_view to_c(const View& v) {
+    return {v.data, v.batch_stride, v.row_stride, v.head_stride};
+}
+xstage_lse_view to_c(const ulysses::LseView& v) {
+    return {v.data, v.batch_stride, v.head_stride};
+}
 
-[[noreturn]] void bad(const std::string& what) { throw Error(ErrorKind::kBadInput, what); }
+[[noreturn]] void bad(const std::string& what) {
+    throw Error(ErrorKind::kBadInput, what);
+}
 
 template <class Enum>
 Enum enum_of(std::int32_t value, Enum last, const char* what) {
@@ -58,7 +66,8 @@ ulysses::AttentionKernel kernel_of(xstage_attention_kernel kernel, void* user) {
         call.kv_lengths_stride = c.kv_lengths_stride;
         call.stream = c.stream;
         if (const int code = kernel(user, &call); code != 0)
-            throw Error(ErrorKind::kEnvironment, "the attention kernel returned " + std::to_string(code));
+            throw Error(ErrorKind::kEnvironment,
+                        "the attention kernel returned " + std::to_string(code));
     };
 }
 
@@ -102,12 +111,14 @@ ulysses::Options options_of(const xstage_ulysses_options& o) {
 }
 
 ulysses::Destination destination_of(const xstage_destination& d) {
-    return {view_of(d.out), view_of(d.text_out), d.head_scale, d.head_scale_batch, d.head_scale_row};
+    return {view_of(d.out), view_of(d.text_out), d.head_scale, d.head_scale_batch,
+            d.head_scale_row};
 }
 
 ulysses::Norm norm_of(const xstage_norm& n) {
     return {enum_of(n.kind, ulysses::NormKind::kFullWidth, "norm"),
-            enum_of(n.rounding, ulysses::NormRounding::kTwice, "rounding"), n.weight_fp32 != 0, n.weight, n.eps};
+            enum_of(n.rounding, ulysses::NormRounding::kTwice, "rounding"), n.weight_fp32 != 0,
+            n.weight, n.eps};
 }
 
 ulysses::Rotary rotary_of(const xstage_rotary& r) {
@@ -142,32 +153,42 @@ ulysses::UlyssesAttention& existing(xstage_ulysses* attention) {
 
 void give(const std::vector<ulysses::Result>& from, xstage_ulysses_result* to) {
     for (std::size_t i = 0; i < from.size(); ++i)
-        to[i] = {to_c(from[i].out), to_c(from[i].text_out), to_c(from[i].lse), to_c(from[i].text_lse)};
+        to[i] = {to_c(from[i].out), to_c(from[i].text_out), to_c(from[i].lse),
+                 to_c(from[i].text_lse)};
 }
 
 }  // namespace
 
-int xstage_ulysses_create(xstage_fabric* fabric, const xstage_ulysses_options* given, xstage_ulysses** attention) {
+int xstage_ulysses_create(xstage_fabric* fabric, const xstage_ulysses_options* given,
+                          xstage_ulysses** attention) {
     return guarded([&] {
         if (fabric == nullptr || attention == nullptr) bad("fabric and attention must not be NULL");
         const xstage_ulysses_options o = sized(given);
         const auto world = static_cast<std::size_t>(fabric->fabric.world());
         auto made = std::make_unique<xstage_ulysses>();
-        made->attention = std::make_unique<ulysses::UlyssesAttention>(fabric->fabric, problem_of(o, world), options_of(o));
+        made->attention = std::make_unique<ulysses::UlyssesAttention>(
+            fabric->fabric, problem_of(o, world), options_of(o));
         made->description = ulysses::describe(made->attention->plan());
         made->ranks = fabric->fabric.local_ranks().size();
         *attention = made.release();
     });
 }
 
-void xstage_ulysses_destroy(xstage_ulysses* attention) { delete attention; }
-const char* xstage_ulysses_describe(const xstage_ulysses* attention) { return attention->description.c_str(); }
-size_t xstage_ulysses_memory_bytes(const xstage_ulysses* attention) { return attention->attention->memory_bytes(); }
+void xstage_ulysses_destroy(xstage_ulysses* attention) {
+    delete attention;
+}
+const char* xstage_ulysses_describe(const xstage_ulysses* attention) {
+    return attention->description.c_str();
+}
+size_t xstage_ulysses_memory_bytes(const xstage_ulysses* attention) {
+    return attention->attention->memory_bytes();
+}
 
 int xstage_ulysses_heads(const xstage_ulysses* attention, int rank, int32_t q[2], int32_t kv[2]) {
     return guarded([&] {
         const ulysses::Heads& heads = existing(const_cast<xstage_ulysses*>(attention)).plan().heads;
-        if (rank < 0 || rank >= static_cast<int>(heads.q.size())) bad("there is no rank " + std::to_string(rank));
+        if (rank < 0 || rank >= static_cast<int>(heads.q.size()))
+            bad("there is no rank " + std::to_string(rank));
         const auto i = static_cast<std::size_t>(rank);
         q[0] = heads.q[i].begin;
         q[1] = heads.q[i].end;
@@ -176,8 +197,10 @@ int xstage_ulysses_heads(const xstage_ulysses* attention, int rank, int32_t q[2]
     });
 }
 
-int xstage_ulysses_attend_and_scatter(xstage_ulysses* attention, const xstage_gathered_input* inputs, size_t count,
-                                      void* const* streams, size_t stream_count, xstage_ulysses_result* results) {
+int xstage_ulysses_attend_and_scatter(xstage_ulysses* attention,
+                                      const xstage_gathered_input* inputs, size_t count,
+                                      void* const* streams, size_t stream_count,
+                                      xstage_ulysses_result* results) {
     return guarded([&] {
         ulysses::UlyssesAttention& a = existing(attention);
         if (inputs == nullptr || results == nullptr) bad("inputs and results must not be NULL");
@@ -191,16 +214,17 @@ int xstage_ulysses_attend_and_scatter(xstage_ulysses* attention, const xstage_ga
     });
 }
 
-int xstage_ulysses_attend(xstage_ulysses* attention, const xstage_sharded_input* inputs, size_t count,
-                          void* const* streams, size_t stream_count, xstage_ulysses_result* results) {
+int xstage_ulysses_attend(xstage_ulysses* attention, const xstage_sharded_input* inputs,
+                          size_t count, void* const* streams, size_t stream_count,
+                          xstage_ulysses_result* results) {
     return guarded([&] {
         ulysses::UlyssesAttention& a = existing(attention);
         if (inputs == nullptr || results == nullptr) bad("inputs and results must not be NULL");
         std::vector<ulysses::ShardedInput> all;
         for (std::size_t i = 0; i < count; ++i) {
             const xstage_sharded_input& in = inputs[i];
-            all.push_back({projection_of(in.q), projection_of(in.k), projection_of(in.v), in.kv_lengths, in.scale,
-                           destination_of(in.to)});
+            all.push_back({projection_of(in.q), projection_of(in.k), projection_of(in.v),
+                           in.kv_lengths, in.scale, destination_of(in.to)});
         }
         give(a.attend(all, streams_of(streams, stream_count)), results);
     });
@@ -210,7 +234,9 @@ int xstage_ulysses_use_buffer(xstage_ulysses* attention, int buffer) {
     return guarded([&] { existing(attention).use_buffer(buffer); });
 }
 
-int xstage_ulysses_out_memory(const xstage_ulysses* attention, int buffer, int rank, xstage_view* out) {
-    return guarded(
-        [&] { *out = to_c(existing(const_cast<xstage_ulysses*>(attention)).out_memory(buffer, rank)); });
+int xstage_ulysses_out_memory(const xstage_ulysses* attention, int buffer, int rank,
+                              xstage_view* out) {
+    return guarded([&] {
+        *out = to_c(existing(const_cast<xstage_ulysses*>(attention)).out_memory(buffer, rank));
+    });
 }

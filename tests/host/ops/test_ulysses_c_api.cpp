@@ -35,7 +35,9 @@ class UlyssesC : public ::testing::Test {
         o.dtype = XSTAGE_BF16;
         return o;
     }
-    static xstage_view c_view(const View& v) { return {v.data, v.batch_stride, v.row_stride, v.head_stride}; }
+    static xstage_view c_view(const View& v) {
+        return {v.data, v.batch_stride, v.row_stride, v.head_stride};
+    }
 
     xstage_fabric* fabric_ = nullptr;
     xstage_ulysses* attention_ = nullptr;
