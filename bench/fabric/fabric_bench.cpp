@@ -28,7 +28,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using namespace xstage::fabric;
 
-constexpr int kBarriersPerGraph = 200;
+constexpr int kCallsPerGraph = 200;
 constexpr int kSamples = 101;
 constexpr std::size_t kGigabyte = 1'000'000'000;
 
@@ -47,8 +47,8 @@ Json percentiles(std::vector<double> values) {
             {"samples", values.size()}};
 }
 
-/// A graph of `count` barriers, replayed; microseconds per barrier.
-Json time_barriers(Fabric& fabric, int device) {
+/// A graph of many calls of `work`, replayed; microseconds per call.
+Json time_in_graph(Fabric& fabric, int device, const std::function<void(int, cudaStream_t)>& work) {
     check(cudaSetDevice(device), "cudaSetDevice");
     cudaStream_t stream = nullptr;
     cudaGraph_t graph = nullptr;
@@ -59,7 +59,7 @@ Json time_barriers(Fabric& fabric, int device) {
     check(cudaEventCreate(&start), "event");
     check(cudaEventCreate(&stop), "event");
     check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
-    for (int i = 0; i < kBarriersPerGraph; ++i) fabric.barrier(stream);
+    for (int i = 0; i < kCallsPerGraph; ++i) work(i, stream);
     check(cudaStreamEndCapture(stream, &graph), "capture");
     check(cudaGraphInstantiate(&exec, graph, 0), "instantiate");
     std::vector<double> us;
@@ -70,11 +70,31 @@ Json time_barriers(Fabric& fabric, int device) {
         fabric.synchronize(stream);
         float ms = 0;
         check(cudaEventElapsedTime(&ms, start, stop), "elapsed");
-        if (i >= 5) us.push_back(ms * 1000.0 / kBarriersPerGraph);
+        if (i >= 5) us.push_back(ms * 1000.0 / kCallsPerGraph);
     }
     cudaGraphExecDestroy(exec);
     cudaGraphDestroy(graph);
     return percentiles(us);
+}
+
+Json time_barriers(Fabric& fabric, int device) {
+    return time_in_graph(fabric, device, [&](int, cudaStream_t stream) { fabric.barrier(stream); });
+}
+
+/// begin and exchange on two buffers in turn with nothing stored between: what the signals cost a
+/// call.
+Json time_calls(Fabric& fabric, int device) {
+    StitchedOptions options;
+    options.rows.assign(static_cast<std::size_t>(fabric.world()), 8);
+    options.row_bytes = 4096;
+    StitchedTensor tensor(fabric, options);
+    const Json row = time_in_graph(fabric, device, [&](int i, cudaStream_t stream) {
+        tensor.begin(i % 2, stream);
+        tensor.exchange(i % 2, stream);
+    });
+    fabric.barrier();
+    fabric.synchronize();
+    return row;
 }
 
 /// Milliseconds from the call to the buffer, with everyone at the start line.
@@ -107,6 +127,7 @@ Json local_rows(int world) {
     Fabric fabric(options);
     Json row{{"backend", "local"}, {"ranks", world}, {"gpus", 1}};
     row["barrier_us"] = time_barriers(fabric, 0);
+    row["call_us"] = time_calls(fabric, 0);
     row["create_1gb_ms"] = time_creation(fabric);
     return row;
 }
@@ -119,7 +140,10 @@ Json process_rows(const std::string& name, int rank, const std::vector<int>& dev
              {"ranks", 2},
              {"gpus", devices[0] == devices[1] ? 1 : 2},
              {"rank", rank}};
-    if (devices[0] != devices[1]) row["barrier_us"] = time_barriers(fabric, devices[rank]);
+    if (devices[0] != devices[1]) {
+        row["barrier_us"] = time_barriers(fabric, devices[rank]);
+        row["call_us"] = time_calls(fabric, devices[rank]);
+    }
     row["create_1gb_ms"] = time_creation(fabric);
     // Nobody leaves while the other is still measuring.
     fabric.agree("done");
@@ -235,7 +259,7 @@ int main(int argc, char** argv) {
                               {"argv", arguments},
                               {"date", now()},
                               {"machine", info}}},
-                            {"barriers_per_graph", kBarriersPerGraph},
+                            {"calls_per_graph", kCallsPerGraph},
                             {"bytes_created", kGigabyte},
                             {"rows", rows}};
         if (out.empty())

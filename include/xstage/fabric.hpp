@@ -43,6 +43,9 @@ struct FabricOptions {
     std::vector<int> devices;
     std::chrono::milliseconds setup_timeout{30000};  ///< for every collective host call
     std::chrono::milliseconds wait_timeout{30000};   ///< for every wait on a signal
+    /// How memory is to travel: kPosixDescriptor within a node. kFabric (between nodes) is not
+    /// built yet.
+    HandleType handle_type = HandleType::kPosixDescriptor;
     /// Trap in the kernel whose wait ran out. It ends the CUDA context, so it is off by default.
     bool trap_on_timeout = false;
     /// When a rank lacks what the backend needs, all ranks fall back to `host` together.
@@ -177,6 +180,9 @@ class StitchedTensor {
     void publish(int buffer, const Streams& streams = {});
     /// Waits for every peer's publish. NaN fills the receive buffer when the group is broken.
     void acquire(int buffer, const Streams& streams = {});
+
+    /// publish and acquire as one kernel, for when nothing comes between them.
+    void exchange(int buffer, const Streams& streams = {});
 
     /// For kernels that signal by themselves.
     CallShape call_shape(int buffer) const;

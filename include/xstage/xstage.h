@@ -123,6 +123,10 @@ int xstage_stitched_tensor_publish(xstage_stitched_tensor* tensor, int buffer, v
 int xstage_stitched_tensor_acquire(xstage_stitched_tensor* tensor, int buffer, void* const* streams,
                                    size_t stream_count);
 
+/* publish and acquire as one kernel. */
+int xstage_stitched_tensor_exchange(xstage_stitched_tensor* tensor, int buffer,
+                                    void* const* streams, size_t stream_count);
+
 #ifdef __cplusplus
 }
 #endif

@@ -10,16 +10,19 @@ namespace {
 constexpr int kThreads = 32;
 
 template <ProgramId kProgram>
-__device__ constexpr protocol::Program program() {
-    switch (kProgram) {
-        case ProgramId::kBegin:
-            return protocol::begin_program();
-        case ProgramId::kPublish:
-            return protocol::publish_program();
-        case ProgramId::kAcquire:
-            return protocol::acquire_program();
-        default:
-            return protocol::barrier_program();
+__device__ bool run(device::FabricPort& port) {
+    if (port.broken()) return false;
+    if constexpr (kProgram == ProgramId::kBegin) {
+        return protocol::run(protocol::begin_program(), port);
+    } else if constexpr (kProgram == ProgramId::kPublish) {
+        return protocol::run(protocol::publish_program(), port);
+    } else if constexpr (kProgram == ProgramId::kAcquire) {
+        return protocol::run(protocol::acquire_program(), port);
+    } else if constexpr (kProgram == ProgramId::kExchange) {
+        return protocol::run(protocol::publish_program(), port) &&
+               protocol::run(protocol::acquire_program(), port);
+    } else {
+        return protocol::run(protocol::barrier_program(), port);
     }
 }
 
@@ -38,8 +41,8 @@ __global__ void __launch_bounds__(kThreads)
                 const __grid_constant__ PoisonTable poison) {
     const int local = static_cast<int>(blockIdx.x);
     device::FabricPort port(group, local, call);
-    const bool ok = !port.broken() && protocol::run(program<kProgram>(), port);
-    if constexpr (kProgram == ProgramId::kAcquire) {
+    const bool ok = run<kProgram>(port);
+    if constexpr (kProgram == ProgramId::kAcquire || kProgram == ProgramId::kExchange) {
         if (!ok) spoil(poison.data[local], poison.bytes[local]);
     }
 }
@@ -49,7 +52,7 @@ __global__ void __launch_bounds__(kThreads)
     run_barrier(const __grid_constant__ device::FabricGroup group,
                 const __grid_constant__ CallShape call) {
     device::FabricPort port(group, static_cast<int>(blockIdx.x), call);
-    if (!port.broken()) protocol::run(protocol::barrier_program(), port);
+    run<ProgramId::kBarrier>(port);
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -57,8 +60,8 @@ __global__ void __launch_bounds__(kThreads)
     const int rank = group.ranks[blockIdx.x];
     const int peer = static_cast<int>(threadIdx.x);
     if (peer < group.world && peer != rank)
-        device::sig::st_release_sys(&group.block[peer]->from[rank].self_test[0],
-                                    self_test_pattern(rank, peer));
+        device::st_release_sys_u64(&group.block[peer]->from[rank].self_test[0],
+                                   self_test_pattern(rank, peer));
 }
 
 template <class... Parameters, class... Arguments>
@@ -90,6 +93,9 @@ cudaError_t launch(ProgramId program, const device::FabricGroup& group, const Ca
         case ProgramId::kAcquire:
             return launch_ranks(run_program<ProgramId::kAcquire>, group.local, stream, group, call,
                                 poison);
+        case ProgramId::kExchange:
+            return launch_ranks(run_program<ProgramId::kExchange>, group.local, stream, group, call,
+                                poison);
         case ProgramId::kBarrier:
             return launch_ranks(run_barrier, group.local, stream, group, call);
     }
@@ -104,6 +110,7 @@ cudaError_t preload(int ranks) {
     const void* kernels[] = {reinterpret_cast<const void*>(run_program<ProgramId::kBegin>),
                              reinterpret_cast<const void*>(run_program<ProgramId::kPublish>),
                              reinterpret_cast<const void*>(run_program<ProgramId::kAcquire>),
+                             reinterpret_cast<const void*>(run_program<ProgramId::kExchange>),
                              reinterpret_cast<const void*>(run_barrier),
                              reinterpret_cast<const void*>(store_self_test)};
     int device = 0;

@@ -8,7 +8,7 @@
 
 namespace xstage::fabric::kernels {
 
-enum class ProgramId { kBegin, kPublish, kAcquire, kBarrier };
+enum class ProgramId { kBegin, kPublish, kAcquire, kExchange, kBarrier };
 
 /// Where each rank's output is, to be spoilt when the group is broken; by block.
 struct PoisonTable {

@@ -195,3 +195,8 @@ int xstage_stitched_tensor_acquire(xstage_stitched_tensor* t, int buffer, void* 
     return guarded(
         [&] { existing(t, "tensor").tensor.acquire(buffer, streams_of(streams, count)); });
 }
+int xstage_stitched_tensor_exchange(xstage_stitched_tensor* t, int buffer, void* const* streams,
+                                    size_t count) {
+    return guarded(
+        [&] { existing(t, "tensor").tensor.exchange(buffer, streams_of(streams, count)); });
+}

@@ -66,6 +66,20 @@ class DeviceRanks {
             "launching a fabric kernel");
     }
 
+    void reset_channels(int first, int count) const {
+        const DeviceScope scope(device_);
+        const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(std::uint64_t);
+        for (int i = 0; i < group_.local; ++i) {
+            for (Lane& lane : group_.block[group_.ranks[i]]->from)
+                for (std::uint64_t* words : {&lane.data[first], &lane.credit[first]})
+                    check_runtime(cudaMemset(words, 0, bytes), "cudaMemset");
+            for (std::uint64_t* words :
+                 {&group_.state[i].sent[first], &group_.state[i].received[first]})
+                check_runtime(cudaMemset(words, 0, bytes), "cudaMemset");
+        }
+        check_runtime(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    }
+
     void self_test() const {
         const DeviceScope scope(device_);
         check_runtime(kernels::launch_self_test(group_, nullptr), "launching the self-test");
@@ -173,6 +187,11 @@ class CudaEngine final : public Engine {
         launch(ProgramId::kAcquire, call, outputs, streams);
     }
 
+    void exchange(const CallShape& call, const std::vector<Poison>& outputs,
+                  const Streams& streams) override {
+        launch(ProgramId::kExchange, call, outputs, streams);
+    }
+
     std::optional<FailureReport> failure() const override {
         for (const auto& device : devices_)
             if (auto report = device->failure()) return report;
@@ -197,6 +216,10 @@ class CudaEngine final : public Engine {
                 std::this_thread::yield();
             }
         }
+    }
+
+    void reset_channels(int first, int count) override {
+        for (const auto& device : devices_) device->reset_channels(first, count);
     }
 
     void store_self_test() override {

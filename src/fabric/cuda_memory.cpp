@@ -14,8 +14,8 @@ namespace {
 
 class CudaMemory final : public Memory {
   public:
-    CudaMemory(std::vector<int> ranks, std::vector<int> devices, bool shared)
-        : ranks_(std::move(ranks)), devices_(std::move(devices)), shared_(shared) {
+    CudaMemory(std::vector<int> ranks, std::vector<int> devices, HandleType type)
+        : ranks_(std::move(ranks)), devices_(std::move(devices)), type_(type) {
         for (int device : devices_) {
             const CUmemAllocationProp prop = properties(device);
             std::size_t bytes = 0;
@@ -33,9 +33,7 @@ class CudaMemory final : public Memory {
     }
 
     std::size_t page_bytes() const override { return page_bytes_; }
-    HandleType handle_type() const override {
-        return shared_ ? HandleType::kPosixDescriptor : HandleType::kNone;
-    }
+    HandleType handle_type() const override { return type_; }
 
     Handle allocate(std::size_t bytes, int rank) override {
         const CUmemAllocationProp prop = properties(device_of(rank));
@@ -127,14 +125,16 @@ class CudaMemory final : public Memory {
         prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
         prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
         prop.location.id = device;
-        if (shared_) prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+        prop.requestedHandleTypes = type_ == HandleType::kPosixDescriptor
+                                        ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+                                        : CU_MEM_HANDLE_TYPE_NONE;
         return prop;
     }
 
     const CudaDriver& driver_ = cuda_driver();
     std::vector<int> ranks_;
     std::vector<int> devices_;
-    bool shared_;
+    HandleType type_;
     std::size_t page_bytes_ = 0;
     std::vector<CUmemAccessDesc> access_;
 };
@@ -198,8 +198,9 @@ CudaParts open_cuda(const FabricOptions& options, const std::vector<int>& local_
         parts.device_ids.push_back(uuid_of(device));
     }
     require_peer_access(parts.devices);
+    const bool travels = options.backend == Backend::kProcess;
     parts.memory = std::make_shared<CudaMemory>(local_ranks, parts.devices,
-                                                options.backend == Backend::kProcess);
+                                                travels ? options.handle_type : HandleType::kNone);
     return parts;
 }
 

@@ -31,9 +31,16 @@ class Engine {
     virtual void acquire(const CallShape& call, const std::vector<Poison>& outputs,
                          const Streams& streams) = 0;
 
+    virtual void exchange(const CallShape& call, const std::vector<Poison>& outputs,
+                          const Streams& streams) = 0;
+
     virtual std::optional<FailureReport> failure() const = 0;
     virtual const device::FabricGroup* device_group(int device_index) const = 0;
     virtual void synchronize(const Streams& streams) const = 0;
+
+    /// Starts channels afresh, here. The ranks must meet before and after: what an earlier tensor
+    /// left unread in them would otherwise be taken for a signal of the new one.
+    virtual void reset_channels(int first, int count) = 0;
 
     /// Set-up: stores a pattern to every peer through the mapped pointers, and later says from
     /// which ranks it did not arrive here.

@@ -20,6 +20,9 @@ void check_options(const FabricOptions& o) {
         throw Error(ErrorKind::kBadInput, fmt::format("rank {} is not one of {}", o.rank, o.world));
     if (o.backend == Backend::kNvshmem)
         throw Error(ErrorKind::kUnsupported, "the nvshmem backend is not part of this build");
+    if (o.handle_type != HandleType::kPosixDescriptor)
+        throw Error(ErrorKind::kUnsupported,
+                    "only memory handles that are descriptors are built so far");
 }
 
 std::uint64_t to_number(const std::string& text) {

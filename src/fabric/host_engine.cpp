@@ -55,12 +55,28 @@ class HostEngine final : public Engine {
         for (const Poison& p : outputs) std::memset(p.data, 0xff, p.bytes);
     }
 
+    void exchange(const CallShape& call, const std::vector<Poison>& outputs,
+                  const Streams& streams) override {
+        publish(call, streams);
+        acquire(call, outputs, streams);
+    }
+
     std::optional<FailureReport> failure() const override {
         if (state_.broken == 0) return std::nullopt;
         return report_;
     }
     const device::FabricGroup* device_group(int) const override { return nullptr; }
     void synchronize(const Streams&) const override {}
+
+    void reset_channels(int first, int count) override {
+        for (int c = first; c < first + count; ++c) {
+            state_.sent[c] = state_.received[c] = 0;
+            each_peer([&](int p) {
+                store(lane(p).data[c], 0, Order::kPlain);
+                store(lane(p).credit[c], 0, Order::kPlain);
+            });
+        }
+    }
 
     void store_self_test() override {
         each_peer([&](int p) {

@@ -111,6 +111,10 @@ StitchedTensor::StitchedTensor(Fabric& fabric, const StitchedOptions& options) {
         impl_->first_channel = group.take_channels(options.buffers);
     });
     group.agree(call, planned);
+    // Everyone is here, so nobody's earlier kernels can still signal on these channels.
+    const Outcome reset =
+        attempt([&] { group.engine->reset_channels(impl_->first_channel, options.buffers); });
+    group.agree(call + " channels", reset);
     group.build(call + " memory", impl_->pieces());
 }
 StitchedTensor::~StitchedTensor() = default;
@@ -146,11 +150,18 @@ void StitchedTensor::publish(int buffer, const Streams& streams) {
     impl_->group.engine->publish(impl_->call(buffer), streams);
 }
 
+// Even on a broken group: whoever reads the output without looking must find NaN there.
 void StitchedTensor::acquire(int buffer, const Streams& streams) {
-    impl_->check_buffer(buffer);
+    const CallShape call = impl_->call(buffer);
     const bool broken = impl_->group.engine->failure().has_value();
-    // Even on a broken group: whoever reads the output without looking must find NaN there.
-    impl_->group.engine->acquire(impl_->call(buffer), impl_->outputs[buffer], streams);
+    impl_->group.engine->acquire(call, impl_->outputs[buffer], streams);
+    if (broken) impl_->group.check();
+}
+
+void StitchedTensor::exchange(int buffer, const Streams& streams) {
+    const CallShape call = impl_->call(buffer);
+    const bool broken = impl_->group.engine->failure().has_value();
+    impl_->group.engine->exchange(call, impl_->outputs[buffer], streams);
     if (broken) impl_->group.check();
 }
 

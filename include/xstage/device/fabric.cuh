@@ -7,13 +7,13 @@
 #include <cstdint>
 
 #include "xstage/device/fabric_group.hpp"
-#include "xstage/device/signal.cuh"
+#include "xstage/device/ptx.cuh"
 
 namespace xstage::device {
 
 /// True when the group is broken: store nothing to peers, fill the output with NaN, return.
 __device__ __forceinline__ bool fabric_broken(const FabricGroup& group, int local) {
-    return sig::ld_relaxed_sys(&group.state[local].broken) != 0;
+    return ld_relaxed_sys_u64(&group.state[local].broken) != 0;
 }
 
 /// The port of protocol::run. All 32 lanes of the warp call every member together.
@@ -52,9 +52,9 @@ class FabricPort {
     __device__ void grant(fabric::protocol::Order order) {
         if (!peer_) return;
         // One fence in front of relaxed stores releases all of them.
-        if (order == fabric::protocol::Order::kRelease) sig::fence_acq_rel_sys();
+        if (order == fabric::protocol::Order::kRelease) fence_acq_rel_sys();
         for (std::uint32_t c = call_.first_channel; c < call_.first_channel + call_.channels; ++c)
-            sig::st_relaxed_sys(&theirs().credit[c], fabric::protocol::pack(state_.received[c], 0));
+            st_relaxed_sys_u64(&theirs().credit[c], fabric::protocol::pack(state_.received[c], 0));
     }
     __device__ void announce(fabric::protocol::Order order) {
         store(&Lane::announce, number_ % fabric::kAnnounceSlots, announcement(), order);
@@ -62,7 +62,7 @@ class FabricPort {
     __device__ bool await_credit(fabric::protocol::Order order) {
         return await(fabric::SignalKind::kCredit, &mine().credit[call_.channel], sent_, order);
     }
-    __device__ void proxy_fence() { sig::fence_proxy_async(); }
+    __device__ void proxy_fence() { fence_proxy_async(); }
     __device__ void count_send() {
         ++sent_;
         if (lane_ == 0) state_.sent[call_.channel] = sent_;
@@ -104,9 +104,9 @@ class FabricPort {
     __device__ static void store_word(std::uint64_t* word, std::uint64_t value,
                                       fabric::protocol::Order order) {
         if (order == fabric::protocol::Order::kRelease) {
-            sig::st_release_sys(word, value);
+            st_release_sys_u64(word, value);
         } else {
-            sig::st_relaxed_sys(word, value);
+            st_relaxed_sys_u64(word, value);
         }
     }
     template <int N>
@@ -123,13 +123,13 @@ class FabricPort {
         std::uint64_t start = 0;
         for (unsigned spins = 0;; ++spins) {
             if (!done) {
-                seen = acquire ? sig::ld_acquire_sys(word) : sig::ld_relaxed_sys(word);
+                seen = acquire ? ld_acquire_sys_u64(word) : ld_relaxed_sys_u64(word);
                 done = fabric::protocol::epoch_of(seen) >= epoch;
             }
             if (__all_sync(kAll, done)) break;
             if (spins % kSpinsPerLook != kSpinsPerLook - 1) continue;
-            if (start == 0) start = sig::global_ns();
-            if (!look(kind, epoch, done, seen, sig::global_ns() - start)) return false;
+            if (start == 0) start = global_ns();
+            if (!look(kind, epoch, done, seen, global_ns() - start)) return false;
         }
         // A peer at this very epoch must mean this very call.
         const std::uint64_t tag = kind == fabric::SignalKind::kBarrier ? chain_ : call_.signature;
@@ -144,14 +144,14 @@ class FabricPort {
     /// The slow half of a wait: is there still hope that the words will come?
     __device__ bool look(fabric::SignalKind kind, std::uint64_t epoch, bool done,
                          std::uint64_t seen, std::uint64_t waited_ns) {
-        const std::uint64_t abort = peer_ ? sig::ld_acquire_sys(&mine().abort) : 0;
+        const std::uint64_t abort = peer_ ? ld_acquire_sys_u64(&mine().abort) : 0;
         const unsigned aborted = __ballot_sync(kAll, abort != 0);
         if (aborted != 0) {
             const std::uint64_t word = __shfl_sync(kAll, abort, __ffs(aborted) - 1);
             return adopt(word, 0);
         }
         const std::uint64_t announced =
-            peer_ ? sig::ld_relaxed_sys(&mine().announce[number_ % fabric::kAnnounceSlots]) : 0;
+            peer_ ? ld_relaxed_sys_u64(&mine().announce[number_ % fabric::kAnnounceSlots]) : 0;
         const bool differs =
             peer_ && announced != announcement() &&
             fabric::protocol::epoch_of(announced) == fabric::protocol::epoch_of(announcement());
@@ -159,7 +159,7 @@ class FabricPort {
         if (wrong != 0)
             return fail(fabric::FailureKind::kDisagreement, kind, wrong, epoch, announced);
         const unsigned missing = __ballot_sync(kAll, !done);
-        const std::uint64_t stop = sig::ld_relaxed_sys(group_.stop);
+        const std::uint64_t stop = ld_relaxed_sys_u64(group_.stop);
         const unsigned gone = fabric::Failure::decode(stop).ranks & missing;
         if (gone != 0) return fail(fabric::FailureKind::kPeerLeft, kind, gone, epoch, seen);
         if (waited_ns < group_.timeout_ns) return true;
@@ -168,10 +168,10 @@ class FabricPort {
 
     __device__ bool adopt(std::uint64_t failure, std::uint64_t seen) {
         if (lane_ == 0) {
-            sig::st_relaxed_sys(&report_.reporter, static_cast<std::uint64_t>(rank_));
-            sig::st_relaxed_sys(&report_.seen, seen);
-            sig::st_release_sys(&report_.failure, failure);
-            sig::st_relaxed_sys(&state_.broken, failure);
+            st_relaxed_sys_u64(&report_.reporter, static_cast<std::uint64_t>(rank_));
+            st_relaxed_sys_u64(&report_.seen, seen);
+            st_release_sys_u64(&report_.failure, failure);
+            st_relaxed_sys_u64(&state_.broken, failure);
         }
         __syncwarp();
         return false;
@@ -187,9 +187,9 @@ class FabricPort {
         failure.epoch = epoch;
         const std::uint64_t word = failure.encode();
         adopt(word, __shfl_sync(kAll, seen, __ffs(ranks) - 1));
-        if (peer_) sig::st_release_sys(&theirs().abort, word);
+        if (peer_) st_release_sys_u64(&theirs().abort, word);
         if (group_.trap) {
-            sig::fence_acq_rel_sys();
+            fence_acq_rel_sys();
             __trap();
         }
         return false;

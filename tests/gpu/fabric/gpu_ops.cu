@@ -311,8 +311,12 @@ void graph_replays(Fabric& fabric, GpuOps& ops, int replays) {
                 ops.counted_store(r, static_cast<std::byte*>(tensor.range(buffer)) + at + part * r,
                                   layout.row_stride, rows, part / 4, r * 16 + owner, first);
             });
-        tensor.publish(buffer, ops.streams());
-        tensor.acquire(buffer, ops.streams());
+        if (buffer == 0) {
+            tensor.exchange(buffer, ops.streams());
+        } else {
+            tensor.publish(buffer, ops.streams());
+            tensor.acquire(buffer, ops.streams());
+        }
         for (int r : fabric.local_ranks())
             for (int p = 0; p < world; ++p)
                 ops.counted_verify(r, static_cast<std::byte*>(tensor.receive(buffer, r)) + part * p,

@@ -39,6 +39,9 @@ TEST_P(LocalFabric, SymmetricBuffer) {
 TEST_P(LocalFabric, StitchedTensor) {
     everywhere(suite::stitched_tensor);
 }
+TEST_P(LocalFabric, AbandonedCalls) {
+    everywhere(suite::abandoned_calls);
+}
 TEST_P(LocalFabric, LocalAlias) {
     everywhere(suite::local_alias);
 }

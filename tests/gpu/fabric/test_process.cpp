@@ -1,6 +1,7 @@
 // The suite over one process per rank. This process never touches CUDA, so that it can fork.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <filesystem>
 
@@ -75,6 +76,9 @@ TEST_P(ProcessFabric, SymmetricBuffer) {
 TEST_P(ProcessFabric, StitchedTensor) {
     everywhere(suite::stitched_tensor);
 }
+TEST_P(ProcessFabric, AbandonedCalls) {
+    everywhere(suite::abandoned_calls);
+}
 TEST_P(ProcessFabric, LocalAlias) {
     everywhere(suite::local_alias);
 }
@@ -95,6 +99,31 @@ INSTANTIATE_TEST_SUITE_P(Placements, ProcessFabric,
                                            Placement{"EachSeesItsOwn", 2, {0, 0}, {"0", "1"}},
                                            Placement{"OtherNumbering", 2, {0, 0}, {"0,1", "1,0"}}),
                          [](const auto& info) { return info.param.name; });
+
+// 300 allocations a rank, page by page, where 256 descriptors are allowed in all.
+TEST(ProcessFabricDescriptors, TravelInBatchesThatFitTheLimit) {
+    if (gpus() == 0) GTEST_SKIP() << "no CUDA device";
+    const std::string name = fresh_name();
+    const auto errors = testing::run_processes(2, [&](int rank) {
+        const rlimit limit{256, 256};
+        SUITE_REQUIRE(::setrlimit(RLIMIT_NOFILE, &limit) == 0);
+        const int device = rank % gpus();
+        Fabric fabric(process_options(name, rank, 2, device));
+        GpuOps ops(fabric, {device});
+        StitchedOptions options;
+        options.order = ChunkOrder::kPages;
+        options.rows = {300, 301};
+        options.row_bytes = fabric.page_bytes() - 4096;
+        options.buffers = 1;
+        StitchedTensor tensor(fabric, options);
+        // The longer rank's last two pages lie side by side and are one allocation.
+        SUITE_REQUIRE(tensor.layout().segments.size() == 600);
+        suite::one_call(fabric, ops, tensor, 0, 1);
+        fabric.barrier(ops.streams());
+        fabric.synchronize(ops.streams());
+    });
+    for (const std::string& e : errors) EXPECT_EQ(e, "");
+}
 
 // The reader looks right after the signal, while copies saturate both memories: a signal that came
 // before its data would be seen here or nowhere.

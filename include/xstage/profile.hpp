@@ -1,0 +1,98 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "xstage/burst_gap.hpp"
+#include "xstage/units.hpp"
+
+namespace xstage::model {
+
+/// A fitted number with its 95% interval, or the reason why the data cannot give it.
+struct Estimate {
+    std::string name;
+    std::string unit;
+    std::string meaning;
+    std::optional<double> value;
+    std::optional<double> low, high;
+    std::string reason;  ///< why there is no value, or how one was found without an interval
+};
+
+/// How one kind of store leaves a producer (an SM). SM cycles: this is the issue side.
+struct StorePath {
+    std::string name;        ///< "st16", "bulk", ...
+    Bytes instruction;       ///< stored by one instruction of one issuer
+    bool per_warp = true;    ///< every warp issues; else one thread per SM
+    Cycles start;            ///< before the first byte
+    Cycles cold;             ///< more of it in a kernel's first burst
+    Cycles per_instruction;  ///< of one warp, when it alone limits
+    BytesPerCycle accept;    ///< of one SM while its own room lasts
+    Bytes room;              ///< private room of one SM
+    Cycles between;          ///< of loop and stamps, once per burst, beside the gap
+    Cycles finish;           ///< from the last burst's end to the end of the total
+};
+
+/// The group structure below the link, as issue times by SM id show it: groups share the link
+/// equally, whatever their size, and the SMs of a group share what it gets.
+struct Groups {
+    int sms = 0;             ///< of the GPU
+    double light_share = 0;  ///< part of the groups that are smaller
+    double light_size = 1;   ///< SMs in a small group over SMs in the mean group
+    double mean_size = 1;    ///< SMs in the mean group
+};
+
+/// What the producers share. Rooms in bytes; the drain is in link time.
+struct Network {
+    BytesPerNanosecond drain;   ///< R, all producers of one GPU
+    BytesPerCycle egress;       ///< out of one SM
+    Bytes producer_room;        ///< at most this much of one SM beyond its own room
+    Bytes group_room;           ///< shared by the SMs of a group
+    double light_when_few = 0;  ///< part of the groups that are lightly loaded when few SMs store
+    double favour = 0;          ///< log-spread of weights above the median while a turn lasts
+    double disfavour = 0;       ///< and below it
+    Bytes turn;                 ///< fair-share bytes for which a turn lasts
+    double lasting = 0;         ///< exponent of the turn that stays for the rest of the burst
+    double spread = 0;          ///< part of a stall over which producers alike end it
+    double stride_cost = 0;     ///< most link time that chunks of no power of two can add
+    double stride_half = 1;     ///< streams per 512 bytes of chunk at which half of it is reached
+};
+
+/// From issue to the peer. Link time.
+struct Visibility {
+    std::optional<Nanoseconds> fence;  ///< after the drain, to the end of a system-scope fence
+    std::optional<Nanoseconds> echo;   ///< after the drain, to the peer's answer (a round trip)
+};
+
+/// Relative errors of predicted against recorded times, one line per kind of row.
+struct ErrorLine {
+    std::string what;  ///< "isolated", "second", "period", "mean issue", "visible", ...
+    std::string path;
+    int producers = 0;      ///< 0: all
+    std::string statistic;  ///< "median" or "slowest"
+    int rows = 0;
+    double median = 0, p90 = 0;                       ///< of |error|, the hierarchical model
+    std::optional<double> simple_median, simple_p90;  ///< the same, three-parameter model
+};
+
+/// Everything `predict` needs about a node, and what is known about it.
+struct Profile {
+    std::string node;
+    GigaHertz clock;  ///< typical SM clock of the recording
+    std::vector<StorePath> paths;
+    Groups groups;
+    Network network;
+    Visibility visibility;
+    std::vector<BurstGap> simple;  ///< three-parameter model per path, at `simple_producers` SMs
+    int simple_producers = 0;
+    bool hierarchical = true;  ///< which model cross-validation prefers
+    std::vector<Estimate> parameters;
+    std::vector<ErrorLine> held_out;
+    std::vector<std::string> notes;
+    int rows = 0;
+
+    /// Throws Error (kBadInput) where the profile has no such path.
+    const StorePath& path(const std::string& name) const;
+};
+
+}  // namespace xstage::model

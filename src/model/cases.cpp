@@ -1,0 +1,106 @@
+#include "model/cases.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace xstage::model {
+namespace {
+
+const Spread* issue_of(const BurstRow& row, int burst) {
+    for (const BurstIssue& issue : row.issue) {
+        if (issue.burst == burst) return &issue.cycles;
+    }
+    return nullptr;
+}
+
+void put(Case& c, int at, double median, double slowest, double weight) {
+    c.observed[at] = median, c.observed[at + 1] = slowest;
+    c.weight[at] = c.weight[at + 1] = weight;
+}
+
+}  // namespace
+
+GigaHertz typical_clock(const Measurements& measurements) {
+    std::vector<double> clocks;
+    for (const BurstRow& row : measurements.bursts) {
+        if (row.clock) clocks.push_back(row.clock->value());
+    }
+    if (clocks.empty()) return GigaHertz{1.0};
+    const auto middle = clocks.begin() + static_cast<std::ptrdiff_t>(clocks.size() / 2);
+    std::nth_element(clocks.begin(), middle, clocks.end());
+    return GigaHertz{*middle};
+}
+
+std::vector<Case> make_cases(const Measurements& measurements, GigaHertz typical,
+                             std::vector<std::string>& paths) {
+    std::vector<Case> cases;
+    for (const BurstRow& row : measurements.bursts) {
+        if (row.target != Target::kRemote || row.marked || row.beside != "nothing" ||
+            row.addresses != Addresses::kFresh || row.destinations != 1 || row.issue.empty()) {
+            continue;
+        }
+        auto at = std::find(paths.begin(), paths.end(), row.path);
+        if (at == paths.end()) at = paths.insert(at, row.path);
+        Case c;
+        c.path = static_cast<std::size_t>(at - paths.begin());
+        c.load = {row.producers, row.warps, row.clock.value_or(typical), row.gap_from};
+        c.bytes = row.bytes_per_producer;
+        c.bursts = row.bursts;
+        c.gap = row.gap;
+        c.mode = row.mode;
+        const Spread* first = issue_of(row, 0);
+        const Spread* last = row.bursts > 1 ? issue_of(row, row.bursts - 1) : nullptr;
+        // The first burst of a sequence repeats the isolated rows; a long sequence's total says
+        // more than its last burst, which runs when the favoured producers are done.
+        const bool alone = row.mode == BurstMode::kIsolated;
+        if (first) put(c, kFirst, first->p50.value(), first->max.value(), alone ? 1 : 0.3);
+        if (last) {
+            const double weight = row.mode == BurstMode::kGap2 ? 1.5 : 0;
+            put(c, kLast, last->p50.value(), last->max.value(), weight);
+        }
+        put(c, kTotal, row.total.p50.value(), row.total.max.value(),
+            row.mode == BurstMode::kPeriodic ? 2 : 0);
+        cases.push_back(c);
+    }
+    return cases;
+}
+
+std::vector<Case> thin_out(const std::vector<Case>& cases) {
+    constexpr int kEvery = 3;
+    std::vector<Case> out;
+    int seen = 0;
+    for (const Case& c : cases) {
+        out.push_back(c);
+        if (c.mode != BurstMode::kPeriodic) continue;
+        if (seen++ % kEvery != 0)
+            out.pop_back();
+        else
+            for (double& w : out.back().weight) w *= std::sqrt(double{kEvery});
+    }
+    return out;
+}
+
+Observed simulate(const Profile& profile, const Case& c) {
+    const StorePath& path = profile.paths[c.path];
+    const FluidModel model = fluid_model(profile.network, profile.groups, path, c.load);
+    std::vector<FluidBurst> bursts(
+        static_cast<std::size_t>(c.bursts),
+        fluid_burst(profile.network, path, c.load, c.bytes, c.gap, false));
+    bursts.front() = fluid_burst(profile.network, path, c.load, c.bytes, c.gap, true);
+    const FluidResult result = run_fluid(model, bursts);
+
+    const auto burst_times = [&](std::size_t j, int at, Observed& out) {
+        const std::span<const float> times(&result.issue[j * result.classes], result.classes);
+        out[at] = issue_median(profile.network, path, c.load, c.bytes, bursts[j], model, times);
+        out[at + 1] = *std::max_element(times.begin(), times.end());
+    };
+    Observed out{};
+    burst_times(0, kFirst, out);
+    burst_times(bursts.size() - 1, kLast, out);
+    const double finish = path.finish.value();
+    out[kTotal] = quantile(model, std::span<const double>(result.finished), 0.5) + finish;
+    out[kTotalSlowest] = *std::max_element(result.finished.begin(), result.finished.end()) + finish;
+    return out;
+}
+
+}  // namespace xstage::model

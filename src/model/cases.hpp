@@ -1,0 +1,45 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "model/producers.hpp"
+#include "xstage/measurement.hpp"
+#include "xstage/profile.hpp"
+
+namespace xstage::model {
+
+/// What a row records about issue, in SM cycles.
+enum Observable { kFirst, kFirstSlowest, kLast, kLastSlowest, kTotal, kTotalSlowest, kObservables };
+using Observed = std::array<double, kObservables>;
+
+/// One remote row of a recording, ready for the fluid model.
+struct Case {
+    std::size_t path = 0;  ///< index into Profile::paths
+    Load load;
+    Bytes bytes;
+    int bursts = 1;
+    Cycles gap;
+    BurstMode mode = BurstMode::kIsolated;
+    Observed observed{};  ///< 0 where the row does not say
+    Observed weight{};    ///< of the logarithmic error in the fit
+};
+
+/// The remote rows as cases; paths are numbered in `paths` in order of appearance.
+/// Rows that are marked, merged before the link or with work beside are left out.
+std::vector<Case> make_cases(const Measurements& measurements, GigaHertz typical_clock,
+                             std::vector<std::string>& paths);
+
+/// The cases that the fit looks at: of the long sequences, which cost thirty times as much to
+/// simulate as the others, only every third, and that one counts for three.
+std::vector<Case> thin_out(const std::vector<Case>& cases);
+
+/// What the profile predicts for a case, in the same numbers.
+Observed simulate(const Profile& profile, const Case& c);
+
+/// Median of the clocks that the rows carry; 1 GHz (cycles are nanoseconds) where none does.
+GigaHertz typical_clock(const Measurements& measurements);
+
+}  // namespace xstage::model

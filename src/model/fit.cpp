@@ -1,0 +1,263 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "model/calibrate.hpp"
+#include "model/evaluate.hpp"
+#include "model/groups.hpp"
+#include "model/identify.hpp"
+#include "model/least_squares.hpp"
+#include "xstage/error.hpp"
+#include "xstage/model.hpp"
+
+namespace xstage::model {
+namespace {
+
+constexpr double kWidest = 4.0;           // an interval wider than this factor identifies nothing
+constexpr double kResolution = 0.01;      // half width that stopping and rounding alone can explain
+constexpr double kRowResolution = 0.005;  // of one recorded time: stamps, and where the fit stops
+
+double median(std::vector<double> v) {
+    return percentile(std::move(v), 0.5);
+}
+
+// Stamps and loops around the bursts: what the total holds beside issue and gaps.
+void fit_overheads(const std::vector<Case>& cases, Profile& profile) {
+    for (std::size_t i = 0; i < profile.paths.size(); ++i) {
+        std::vector<double> finish, between;
+        for (const Case& c : cases) {
+            if (c.path == i && c.bursts == 1 && c.observed[kTotal] > 0) {
+                finish.push_back(c.observed[kTotal] - c.observed[kFirst]);
+            }
+        }
+        if (!finish.empty()) profile.paths[i].finish = Cycles{std::max(0.0, median(finish))};
+        for (const Case& c : cases) {
+            if (c.path != i || c.bursts != 2 || c.observed[kTotal] <= 0) continue;
+            // Only unstalled rows: elsewhere medians over warps do not add up.
+            if (c.observed[kFirst] * 1.2 < c.observed[kFirstSlowest]) continue;
+            if (c.observed[kLast] * 1.2 < c.observed[kLastSlowest]) continue;
+            between.push_back(c.observed[kTotal] - c.observed[kFirst] - c.observed[kLast] -
+                              c.gap.value() - profile.paths[i].finish.value());
+        }
+        if (!between.empty()) profile.paths[i].between = Cycles{std::max(0.0, median(between))};
+    }
+}
+
+std::vector<double> resample(const Solution& solution, std::size_t cases, std::uint64_t seed,
+                             int resamples, std::size_t parameters) {
+    // One Gauss-Newton step per resample of whole rows, from the solution's own Jacobian: the
+    // bootstrap of the linearised fit. Deterministic in the seed.
+    std::mt19937_64 random(seed);
+    std::vector<double> draws;
+    const auto n = static_cast<Eigen::Index>(parameters);
+    const Eigen::Index rows = solution.residual.size();
+    for (int b = 0; b < resamples; ++b) {
+        std::vector<double> times(cases, 0.0);
+        for (std::size_t i = 0; i < cases; ++i) times[random() % cases] += 1;
+        Eigen::VectorXd weight(rows);
+        for (Eigen::Index r = 0; r < rows; ++r) {
+            weight[r] = times[solution.case_of[static_cast<std::size_t>(r)]];
+        }
+        const auto j = solution.jacobian.topRows(rows);
+        Eigen::MatrixXd normal = j.transpose() * weight.asDiagonal() * j;
+        normal.diagonal().array() += 1e-4;
+        const Eigen::VectorXd step =
+            -normal.ldlt().solve(j.transpose() * weight.asDiagonal() * solution.residual);
+        for (Eigen::Index i = 0; i < n; ++i) draws.push_back(step[i]);
+    }
+    return draws;
+}
+
+void describe(const Parameter& parameter, const Profile& profile, Estimate& estimate) {
+    estimate.name = parameter.name;
+    estimate.unit = parameter.unit;
+    estimate.meaning = parameter.meaning;
+    estimate.value = parameter.get(profile);
+}
+
+void estimate_all(const std::vector<Parameter>& free, const Solution& solution, std::size_t cases,
+                  const FitOptions& options, Profile& profile) {
+    const auto draws = resample(solution, cases, options.seed, options.resamples, free.size());
+    const auto centre = solution.free;
+    // Where parameters can trade against each other, the rows' own resolution widens both.
+    const auto j = solution.jacobian.topRows(solution.residual.size());
+    Eigen::MatrixXd normal = j.transpose() * j;
+    normal.diagonal().array() += 1e-4;
+    const Eigen::VectorXd trade = normal.inverse().diagonal().cwiseSqrt() * (2 * kRowResolution);
+    for (std::size_t i = 0; i < free.size(); ++i) {
+        Estimate e;
+        describe(free[i], profile, e);
+        std::vector<double> own;
+        for (std::size_t b = i; b < draws.size(); b += free.size()) own.push_back(draws[b]);
+        const double x = centre[static_cast<Eigen::Index>(i)];
+        // The linear step is centred on the solution; its spread is what the rows leave open.
+        const double middle = percentile(own, 0.5);
+        const double least = kResolution + trade[static_cast<Eigen::Index>(i)];
+        const double down = std::min(percentile(own, 0.025) - middle, 0.0) - least;
+        const double up = std::max(percentile(own, 0.975) - middle, 0.0) + least;
+        e.low = from_free(free[i], x + down);
+        e.high = from_free(free[i], x + up);
+        if (up - down > 2 * std::log(kWidest)) {
+            e.reason =
+                fmt::format("the rows allow {:.3g} to {:.3g}: they do not depend on it enough",
+                            *e.low, *e.high);
+            e.value = e.low = e.high = std::nullopt;
+        }
+        profile.parameters.push_back(e);
+    }
+}
+
+void fit_visibility(const Measurements& measurements, const std::vector<Case>& cases,
+                    Profile& profile) {
+    std::vector<double> fence, echo;
+    for (const VisibleRow& row : measurements.visible) {
+        const auto at = std::find_if(profile.paths.begin(), profile.paths.end(),
+                                     [&](const StorePath& p) { return p.name == row.path; });
+        if (at == profile.paths.end() || !(row.echo_ns.value() > 0)) continue;
+        const GigaHertz clock = row.echo / row.echo_ns;
+        const Load load{row.producers, row.warps, clock, GapFrom::kProducer};
+        const FluidModel model = fluid_model(profile.network, profile.groups, *at, load);
+        const FluidBurst burst =
+            fluid_burst(profile.network, *at, load, row.bytes_per_producer, Cycles{}, false);
+        const FluidResult result = run_fluid(model, std::span(&burst, 1));
+        const Nanoseconds drained = Cycles{result.drained[0]} / clock;
+        echo.push_back((row.echo_ns - drained).value());
+        fence.push_back((row.fenced / clock - drained).value());
+    }
+    (void)cases;
+    const auto add = [&](const char* name, const char* meaning, const std::vector<double>& seen,
+                         std::optional<Nanoseconds>& field) {
+        Estimate e{name, "ns", meaning, {}, {}, {}, {}};
+        if (measurements.provenance.loopback) {
+            e.reason = "loopback: the stores never crossed a link";
+        } else if (seen.empty()) {
+            e.reason = "no rows of visible time";
+        } else {
+            field = Nanoseconds{median(seen)};
+            e.value = field->value();
+            e.low = percentile(seen, 0.025);
+            e.high = percentile(seen, 0.975);
+        }
+        profile.parameters.push_back(e);
+    };
+    add("fence", "from the drain to the end of a system-scope fence", fence,
+        profile.visibility.fence);
+    add("echo", "from the drain to the peer's answer", echo, profile.visibility.echo);
+}
+
+struct Setup {
+    std::vector<Case> cases;
+    std::vector<Parameter> free;
+    std::vector<Estimate> unidentified;
+    Profile start;
+};
+
+Setup set_up(const Measurements& measurements) {
+    Setup setup;
+    Profile& profile = setup.start;
+    profile.node = measurements.provenance.node;
+    profile.clock = typical_clock(measurements);
+    std::vector<std::string> names;
+    setup.cases = make_cases(measurements, profile.clock, names);
+    if (setup.cases.empty()) {
+        throw Error(ErrorKind::kBadInput,
+                    "bursts: no remote row with fresh addresses and nothing beside to fit");
+    }
+    for (const std::string& name : names) profile.paths.push_back(default_path(name));
+    profile.network = default_network();
+    int sms = measurements.provenance.gpus.empty() ? 0 : measurements.provenance.gpus.front().sms;
+    for (const Case& c : setup.cases) sms = std::max(sms, c.load.producers);
+    std::string no_groups;
+    profile.groups = find_groups(measurements.per_sm, sms, no_groups);
+    profile.rows = static_cast<int>(setup.cases.size());
+    if (!no_groups.empty()) profile.notes.push_back("groups: " + no_groups);
+    fit_overheads(setup.cases, profile);
+    for (const Parameter& parameter : all_parameters(profile)) {
+        const std::string reason = missing_rows(parameter, measurements, setup.cases, no_groups);
+        if (reason.empty()) {
+            setup.free.push_back(parameter);
+            continue;
+        }
+        setup.unidentified.push_back(
+            {parameter.name, parameter.unit, parameter.meaning, {}, {}, {}, reason});
+        if (!measurements.provenance.loopback) neutralise(parameter.name, profile);
+    }
+    return setup;
+}
+
+std::vector<Calibration> calibrate_all(const std::vector<BurstRow>& rows, const Profile& profile) {
+    std::vector<Calibration> out;
+    for (const StorePath& path : profile.paths) out.push_back(calibrate(rows, path.name));
+    return out;
+}
+
+void report_simple(const std::vector<Calibration>& calibrations, Profile& profile) {
+    for (std::size_t i = 0; i < calibrations.size(); ++i) {
+        const Calibration& c = calibrations[i];
+        const std::string prefix = profile.paths[i].name + ".simple.";
+        const auto add = [&](const char* name, const char* unit, const char* meaning,
+                             double value) {
+            Estimate e{prefix + name, unit, meaning, {}, {}, {}, c.reason};
+            if (c.model) e.value = value;
+            profile.parameters.push_back(e);
+        };
+        const BurstGap m = c.model.value_or(BurstGap{});
+        add("issue", "ns", "T_iss0 of the three-parameter model", m.issue.value());
+        add("drain", "B/ns", "R of the three-parameter model", m.drain.value());
+        add("capacity", "B", "Q of the three-parameter model", m.capacity.value());
+        if (c.model) profile.simple.push_back(m), profile.simple_producers = c.producers;
+    }
+}
+
+// Every row is held out once. Both models see the same rows; the calibration of the simple one
+// keeps all of them, since the paper's procedure needs particular rows.
+void cross_validate(const Setup& setup, const std::vector<Calibration>& calibrations, int folds,
+                    Profile& profile) {
+    std::vector<ErrorSample> ours;
+    for (int fold = 0; fold < folds; ++fold) {
+        std::vector<Case> kept, held;
+        for (std::size_t i = 0; i < setup.cases.size(); ++i) {
+            const bool out = static_cast<int>(i % static_cast<std::size_t>(folds)) == fold;
+            (out ? held : kept).push_back(setup.cases[i]);
+        }
+        if (kept.empty() || held.empty()) continue;
+        Profile trained = setup.start;
+        solve(trained, setup.free, thin_out(kept));
+        const auto errors = errors_on(trained, held);
+        ours.insert(ours.end(), errors.begin(), errors.end());
+    }
+    const auto simple = simple_errors_on(profile, calibrations, setup.cases);
+    profile.held_out = summarise(profile, ours, simple);
+    const auto pooled = [](const std::vector<ErrorSample>& samples) {
+        std::vector<double> e;
+        for (const ErrorSample& s : samples) e.push_back(s.error);
+        return percentile(std::move(e), 0.5);
+    };
+    profile.hierarchical = simple.empty() || pooled(ours) <= pooled(simple);
+}
+
+}  // namespace
+
+Profile fit(const Measurements& measurements, const FitOptions& options) {
+    if (const auto errors = accounting_errors(measurements); !errors.empty()) {
+        throw Error(ErrorKind::kCheckFailed, errors.front());
+    }
+    const Setup setup = set_up(measurements);
+    Profile profile = setup.start;
+    const std::vector<Case> fitted = thin_out(setup.cases);
+    const Solution solution = solve(profile, setup.free, fitted);
+    estimate_all(setup.free, solution, fitted.size(), options, profile);
+    profile.parameters.insert(profile.parameters.end(), setup.unidentified.begin(),
+                              setup.unidentified.end());
+    fit_visibility(measurements, setup.cases, profile);
+    const auto calibrations = calibrate_all(measurements.bursts, profile);
+    report_simple(calibrations, profile);
+    if (options.held_out && options.folds > 1) {
+        cross_validate(setup, calibrations, options.folds, profile);
+    }
+    return profile;
+}
+
+}  // namespace xstage::model
