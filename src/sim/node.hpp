@@ -5,6 +5,10 @@
 #include <string>
 #include <vector>
 
+namespace xstage::model {
+struct Profile;
+}
+
 namespace xstage::sim {
 
 inline constexpr double kUnlimited = std::numeric_limits<double>::infinity();
@@ -60,6 +64,11 @@ struct Node {
     /// All that can be in flight when every SM stores: the Q of the closed form.
     double room() const;
 };
+
+/// What a fitted profile tells of its node, for one store path issued by `warps` warps per SM. It
+/// has no compute, local or ingress rates: those stay at their defaults. Throws kBadInput where the
+/// profile has no such path.
+Node node_from_profile(const model::Profile& profile, const std::string& path, int warps = 4);
 
 /// The GPUs of one run: `gpus`, of which `gpus_per_node` share an NVLink domain.
 struct Cluster {
