@@ -64,8 +64,9 @@ struct BurstRow {
     int warps = 0;      ///< per producer
     int destinations = 1;
     Addresses addresses = Addresses::kFresh;
-    std::string beside = "nothing";  ///< what else ran on the SMs: "nothing", "mma", "memory"
-    Bytes bytes_per_producer;        ///< per burst
+    std::string beside =
+        "nothing";             ///< what else ran on the SMs: "nothing", "mma", "memory", "shared"
+    Bytes bytes_per_producer;  ///< per burst
     int bursts = 1;
     Cycles gap;  ///< computation between the bursts
     GapFrom gap_from = GapFrom::kProducer;

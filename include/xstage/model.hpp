@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "xstage/burst_gap.hpp"
@@ -12,10 +13,10 @@
 namespace xstage::model {
 
 struct FitOptions {
-    std::uint64_t seed = 1;    ///< of the bootstrap; the same seed gives the same intervals
-    int resamples = 200;       ///< of the bootstrap
-    bool held_out = true;      ///< cross-validate: needed for `held_out` and the choice of model
-    int folds = 3;             ///< a third of the configurations is held out at a time
+    std::uint64_t seed = 1;  ///< of the bootstrap; the same seed gives the same intervals
+    int resamples = 200;     ///< of the bootstrap
+    bool held_out = true;    ///< cross-validate: needed for `held_out` and the choice of model
+    int folds = 3;           ///< a third of the configurations is held out at a time
 };
 
 /// A rate above the line or a row that contradicts itself, in words; empty where all is well.
@@ -59,7 +60,7 @@ struct BurstPrediction {
     Nanoseconds stall;         ///< slowest producer's issue beyond the free one
     Nanoseconds drained;       ///< from the burst's first store until its last byte has left
     std::optional<Nanoseconds> visible;  ///< until the peer's answer that it has read all of it
-    Bytes queued;              ///< most bytes in flight when a producer had ended it
+    Bytes queued;                        ///< most bytes in flight when a producer had ended it
 };
 
 struct Interval {
@@ -78,6 +79,11 @@ struct Prediction {
 /// Predicts a scenario on a profiled node. The rooms carry over from burst to burst. Throws Error
 /// (kBadInput) naming the field for a scenario that makes no sense.
 Prediction predict(const Scenario& scenario, const Profile& profile);
+
+/// Bytes of all producers accepted and not yet drained, over the time since the first store;
+/// straight lines lead from one point to the next. Same errors as predict.
+std::vector<std::pair<Nanoseconds, Bytes>> occupancy(const Scenario& scenario,
+                                                     const Profile& profile);
 
 /// Largest burst per producer that every producer issues within 5% of the free time.
 Bytes onset(const Profile& profile, const Scenario& load);

@@ -21,25 +21,25 @@ struct Estimate {
 
 /// How one kind of store leaves a producer (an SM). SM cycles: this is the issue side.
 struct StorePath {
-    std::string name;       ///< "st16", "bulk", ...
-    Bytes instruction;      ///< stored by one instruction of one issuer
-    bool per_warp = true;   ///< every warp issues; else one thread per SM
-    Cycles start;           ///< before the first byte
-    Cycles cold;            ///< more of it in a kernel's first burst
-    Cycles per_instruction; ///< of one warp, when it alone limits
-    BytesPerCycle accept;   ///< of one SM while its own room lasts
-    Bytes room;             ///< private room of one SM
-    Cycles between;         ///< of loop and stamps, once per burst, beside the gap
-    Cycles finish;          ///< from the last burst's end to the end of the total
+    std::string name;        ///< "st16", "bulk", ...
+    Bytes instruction;       ///< stored by one instruction of one issuer
+    bool per_warp = true;    ///< every warp issues; else one thread per SM
+    Cycles start;            ///< before the first byte
+    Cycles cold;             ///< more of it in a kernel's first burst
+    Cycles per_instruction;  ///< of one warp, when it alone limits
+    BytesPerCycle accept;    ///< of one SM while its own room lasts
+    Bytes room;              ///< private room of one SM
+    Cycles between;          ///< of loop and stamps, once per burst, beside the gap
+    Cycles finish;           ///< from the last burst's end to the end of the total
 };
 
 /// The group structure below the link, as issue times by SM id show it: groups share the link
 /// equally, whatever their size, and the SMs of a group share what it gets.
 struct Groups {
-    int sms = 0;              ///< of the GPU
-    double light_share = 0;   ///< part of the groups that are smaller
-    double light_size = 1;    ///< SMs in a small group over SMs in the mean group
-    double mean_size = 1;     ///< SMs in the mean group
+    int sms = 0;             ///< of the GPU
+    double light_share = 0;  ///< part of the groups that are smaller
+    double light_size = 1;   ///< SMs in a small group over SMs in the mean group
+    double mean_size = 1;    ///< SMs in the mean group
 };
 
 /// What the producers share. Rooms in bytes; the drain is in link time.
@@ -68,10 +68,10 @@ struct Visibility {
 struct ErrorLine {
     std::string what;  ///< "isolated", "second", "period", "mean issue", "visible", ...
     std::string path;
-    int producers = 0;          ///< 0: all
-    std::string statistic;      ///< "median" or "slowest"
+    int producers = 0;      ///< 0: all
+    std::string statistic;  ///< "median" or "slowest"
     int rows = 0;
-    double median = 0, p90 = 0;                    ///< of |error|, the hierarchical model
+    double median = 0, p90 = 0;                       ///< of |error|, the hierarchical model
     std::optional<double> simple_median, simple_p90;  ///< the same, three-parameter model
 };
 

@@ -25,15 +25,14 @@ std::uint32_t burst_span(const StoreConfig& config, const StoreShape& shape) {
     return static_cast<std::uint32_t>((bytes + grain - 1) / grain * grain);
 }
 
-/// A sixteenth of the time (at least 64 cycles, a step of the work) that the burst is expected to take: of its 32 moments about half lie
-/// within it, whether it is stalled by the link or not.
-std::uint32_t beside_spacing(const StoreConfig& config, double clock_ghz) {
+/// So that the burst is expected to take 8 to 16 of the 32 intervals, stalled by the link or not.
+std::uint32_t beside_shift(const StoreConfig& config, double clock_ghz) {
     const double gbps = config.target == Target::kRemote ? 370 : 4000;
     const double link = static_cast<double>(config.bytes) * config.producers / gbps * clock_ghz;
     const double issue = static_cast<double>(config.bytes) / 40;  // an SM stores about 40 B a cycle
-    const double free = config.target == Target::kRemote && config.bytes <= 16384 ? issue : 0;
-    return static_cast<std::uint32_t>(std::max(free > 0 ? free : std::max(link, issue), 1024.0) /
-                                      16);
+    std::uint32_t shift = 6;  // below 64 cycles no step of the work ends
+    while (shift < 20 && std::max(link, issue) > 16 << shift) ++shift;
+    return shift;
 }
 
 double median_of(std::vector<double> values) {
@@ -169,7 +168,7 @@ std::vector<StoreSample> CudaNode::store(const StoreConfig& config, int samples)
     }
     params.wait_budget_ns = kWaitBudgetNs;
     params.beside_memory = beside_.get();
-    params.beside_spacing = beside_spacing(config, clock_ghz_);
+    params.beside_shift = beside_shift(config, clock_ghz_);
     params.lines = fresh_lines(rounds * bursts);
     params.report = report_.get();
     params.rounds_out = rounds_.get();

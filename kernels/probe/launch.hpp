@@ -17,7 +17,8 @@ struct StoreShape {
     std::uint32_t span = 1;  ///< bytes of address range per byte stored
 };
 
-/// What path "st16", "bulk", ... is, with 0 nothing, 1 MMA or 2 memory traffic beside it.
+/// What path "st16", "bulk", ... is, with 0 nothing, 1 MMA, 2 memory traffic or 3 shared-memory
+/// loads beside it.
 StoreShape store_shape(const char* path, int beside);
 
 /// Loads every store kernel on the current device and lets it take `exclusive_shared_bytes`, which

@@ -55,8 +55,7 @@ struct StoreParams {
     std::uint32_t warm_cycles;
     std::uint64_t sm_mask[kMaxSms / 64];
     std::uint64_t wait_budget_ns;
-    std::uint32_t
-        beside_spacing;  ///< cycles between the moments at which the work beside is counted
+    std::uint32_t beside_shift;    ///< the work beside is counted in 32 intervals of 2^shift cycles
     const uint8_t* beside_memory;  ///< local, kBesideBytes, for the loads beside the stores
     LineMemory lines;
     device::WaitReport* report;

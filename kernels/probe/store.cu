@@ -17,8 +17,8 @@ using namespace xstage::device;
 constexpr std::uint32_t kStartLead = 3000;  // ns from the last arrival to the start
 constexpr std::uint32_t kStoreBarrier = 1;  // named barrier of the storing warps
 
-constexpr std::uint32_t kMeetBarrier = 2;     // of these and the warps beside
-constexpr std::uint32_t kQuietSpacing = 200;  // cycles; 32 of them fit the warm-up of a round
+constexpr std::uint32_t kBesideBarrier = 2;  // of the warps beside
+constexpr std::uint32_t kQuietShift = 8;     // 32 intervals of 256 cycles fit a round's warm-up
 
 // ---- what runs beside the stores ----------------------------------------------------------------
 
@@ -65,31 +65,58 @@ struct MemoryWork {
     }
 };
 
+/// Reads shared memory as an ldmatrix main loop would: four 16-byte loads a lane in flight.
+struct SharedWork {
+    static constexpr int kWarps = kBesideWarps;
+    const char* base = nullptr;  ///< kBulkChunk bytes
+    std::uint32_t sum = 0;
+    __device__ explicit SharedWork(const StoreParams&) {}
+    __device__ void step() {
+        uint4 v[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) v[i] = ld_shared_v4(base + i * 512 + threadIdx.x % 32 * 16);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sum += v[i].x ^ v[i].w;
+    }
+    __device__ float result() const {
+        return static_cast<float>(sum);
+    }
+};
+
 /// What a warp of the work beside had done by one moment.
 struct Progress {
     std::uint32_t steps;
     std::uint32_t cycles;
 };
 
-/// Progress at 32 moments about `spacing` apart; lane i of the warp keeps moment i. The warps
-/// beside look at nothing but their clock: a poll of memory would queue behind stalled stores and
-/// be taken for a stall of the work itself.
+/// Progress in 32 intervals of 2^shift cycles from `begin`: lane i of the warp keeps its last step
+/// in interval i, nothing where none ended there. The warps beside look at nothing but their clock:
+/// a poll of memory would queue behind stalled stores and be taken for a stall of the work itself.
+/// Each step costs the same whatever the interval, or two intervals could not be compared.
 template <class Work>
-__device__ Progress work_in_moments(Work& work, std::uint64_t begin, std::uint32_t spacing) {
+__device__ Progress work_in_intervals(Work& work, std::uint64_t begin, std::uint32_t shift) {
     const std::uint32_t lane = threadIdx.x % 32;
-    std::uint32_t steps = 0;
+    std::uint32_t steps = 0, interval = 0;
     Progress mine{};
-    for (std::uint32_t moment = 0; moment < 32; ++moment) {
-        const std::uint64_t until = begin + std::uint64_t{moment + 1} * spacing;
-        std::uint64_t now = clock_cycles();
-        while (now < until) {
-            work.step();
-            ++steps;
-            now = clock_cycles();
-        }
-        if (lane == moment) mine = {steps, static_cast<std::uint32_t>(now - begin)};
+    while (interval < 32) {
+        work.step();
+        ++steps;
+        const auto now = static_cast<std::uint32_t>(clock_cycles() - begin);
+        interval = now >> shift;
+        if (lane == interval) mine = {steps, now};
     }
     return mine;
+}
+
+/// From the first step at or after interval `from` to the last one up to interval `to`. At least
+/// two different steps, so that a rate can be told, as long as there are two.
+__device__ Progress progress_between(const Progress (&kept)[32], std::uint32_t from,
+                                     std::uint32_t to) {
+    while (from < 30 && kept[from].steps == 0) ++from;
+    while (to < 31 && to <= from) ++to;
+    while (to < 31 && kept[to].steps == 0) ++to;
+    while (to > from && kept[to].steps == 0) --to;
+    return {kept[to].steps - kept[from].steps, kept[to].cycles - kept[from].cycles};
 }
 
 // ---- kernel -------------------------------------------------------------------------------------
@@ -97,8 +124,8 @@ __device__ Progress work_in_moments(Work& work, std::uint64_t begin, std::uint32
 struct Shared {
     alignas(128) std::uint32_t source[kBulkChunk / 4];
     std::uint64_t start_ns;
-    Progress quiet;        // of one warp beside, before the stores
-    Progress storing[32];  // by the moments of work_in_moments
+    Progress quiet[32];    // of one warp beside, before the stores
+    Progress storing[32];  // of the same warp from their start
     std::uint32_t issue[kMaxBursts][kMaxWorkers];
     std::uint32_t posted[kMaxBursts];
     std::uint32_t total[kMaxWorkers];
@@ -180,6 +207,9 @@ __global__ void __launch_bounds__((kMaxWorkers + kBesideWarps) * 32, 1)
     const bool active = stores_here(p);
     const StartLines lines{p.lines.count, p.lines.start_ns, p.lines.arrived};
     [[maybe_unused]] Work work(p);
+    if constexpr (std::is_same_v<Work, SharedWork>) {
+        work.base = reinterpret_cast<const char*>(shared.source);
+    }
 
     for (std::uint32_t round = 0; round < p.rounds; ++round) {
         for (std::uint32_t i = threadIdx.x; i < kBulkChunk / 4; i += blockDim.x) {
@@ -204,9 +234,15 @@ __global__ void __launch_bounds__((kMaxWorkers + kBesideWarps) * 32, 1)
                 shared.start_ns = meet_at_start_line(lines, round * p.bursts, kStartLead,
                                                      p.wait_budget_ns, p.report);
             }
-            bar_sync(kMeetBarrier, blockDim.x);
-            const std::uint64_t start_ns = shared.start_ns;
-            spin_until_ns(start_ns);
+        } else if constexpr (Work::kWarps > 0) {
+            const Progress mine = work_in_intervals(work, clock_cycles(), kQuietShift);
+            if (threadIdx.x / 32 == p.warps) shared.quiet[threadIdx.x % 32] = mine;
+        }
+        __syncthreads();
+        const std::uint64_t start_ns = shared.start_ns;
+        spin_until_ns(start_ns);
+
+        if (storing_warp) {
             const std::uint64_t begin = clock_cycles();
             if (active) {
                 timed_bursts<Path>(p, maps, shared, round);
@@ -223,14 +259,13 @@ __global__ void __launch_bounds__((kMaxWorkers + kBesideWarps) * 32, 1)
                 out.stored = active;
             }
         } else if constexpr (Work::kWarps > 0) {
-            const Progress quiet = work_in_moments(work, clock_cycles(), kQuietSpacing);
-            bar_sync(kMeetBarrier, blockDim.x);
-            spin_until_ns(shared.start_ns);
-            const Progress mine = work_in_moments(work, clock_cycles(), p.beside_spacing);
+            const Progress mine = work_in_intervals(work, clock_cycles(), p.beside_shift);
             if (threadIdx.x / 32 == p.warps) {
-                if (threadIdx.x % 32 == 31) shared.quiet = quiet;
                 shared.storing[threadIdx.x % 32] = mine;
             }
+            // The storing warps meet once more per round. Without a barrier here racecheck, which
+            // counts them, takes one round of these warps for another and reports a race.
+            bar_sync(kBesideBarrier, kBesideWarps * 32);
         }
         __syncthreads();
 
@@ -239,14 +274,16 @@ __global__ void __launch_bounds__((kMaxWorkers + kBesideWarps) * 32, 1)
             out.window_cycles = clock_cycles() - window_cycles;
             out.window_ns = global_ns() - window_ns;
             if constexpr (Work::kWarps > 0) {
-                // Up to the first moment after the end of issue.
                 std::uint32_t total = 0;
                 for (std::uint32_t w = 0; w < p.warps; ++w) total = max(total, shared.total[w]);
-                const Progress at_end = shared.storing[min(total / p.beside_spacing, 31u)];
-                out.quiet_steps = shared.quiet.steps;
-                out.quiet_cycles = shared.quiet.cycles;
-                out.storing_steps = at_end.steps;
-                out.storing_cycles = at_end.cycles;
+                // Without the first quarter of the quiet time, in which instructions are fetched.
+                const Progress quiet = progress_between(shared.quiet, 8, 31);
+                const Progress storing =
+                    progress_between(shared.storing, 0, min(total >> p.beside_shift, 31u));
+                out.quiet_steps = quiet.steps;
+                out.quiet_cycles = quiet.cycles;
+                out.storing_steps = storing.steps;
+                out.storing_cycles = storing.cycles;
             }
         }
         if (storing_warp && active) {
@@ -297,6 +334,8 @@ const Instance kInstances[] = {
     instance<Bulk, NoWork>("bulk", 0),
     instance<Bulk, MmaWork>("bulk", 1),
     instance<Bulk, MemoryWork>("bulk", 2),
+    instance<St16, SharedWork>("st16", 3),
+    instance<Bulk, SharedWork>("bulk", 3),
     instance<St4, NoWork>("st4", 0),
     instance<St4Sector, NoWork>("st4_sector", 0),
     instance<Tensor, NoWork>("tensor", 0),

@@ -122,16 +122,8 @@ bool plain_array(const Json& value) {
 }
 
 void dump(const Json& value, int indent, std::string& out) {
-    if (!value.is_structured() || value.empty() || plain_array(value)) {
-        out += value.dump();
-        return;
-    }
-    // Rows (small objects of plain values) stay on one line as well.
-    const bool row = value.is_object() && indent >= 4 &&
-                     std::all_of(value.begin(), value.end(), [](const Json& item) {
-                         return !item.is_structured() || item.empty() || plain_array(item);
-                     });
-    if (row) {
+    // From the third level on a value is a row of some table and keeps to one line.
+    if (!value.is_structured() || value.empty() || plain_array(value) || indent >= 4) {
         out += value.dump();
         return;
     }

@@ -1,6 +1,7 @@
 #include "model/cases.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 namespace xstage::model {
 namespace {
@@ -54,7 +55,7 @@ std::vector<Case> make_cases(const Measurements& measurements, GigaHertz typical
         const bool alone = row.mode == BurstMode::kIsolated;
         if (first) put(c, kFirst, first->p50.value(), first->max.value(), alone ? 1 : 0.3);
         if (last) {
-            const double weight = row.mode == BurstMode::kGap2 ? 1 : 0;
+            const double weight = row.mode == BurstMode::kGap2 ? 1.5 : 0;
             put(c, kLast, last->p50.value(), last->max.value(), weight);
         }
         put(c, kTotal, row.total.p50.value(), row.total.max.value(),
@@ -64,11 +65,27 @@ std::vector<Case> make_cases(const Measurements& measurements, GigaHertz typical
     return cases;
 }
 
+std::vector<Case> thin_out(const std::vector<Case>& cases) {
+    constexpr int kEvery = 3;
+    std::vector<Case> out;
+    int seen = 0;
+    for (const Case& c : cases) {
+        out.push_back(c);
+        if (c.mode != BurstMode::kPeriodic) continue;
+        if (seen++ % kEvery != 0)
+            out.pop_back();
+        else
+            for (double& w : out.back().weight) w *= std::sqrt(double{kEvery});
+    }
+    return out;
+}
+
 Observed simulate(const Profile& profile, const Case& c) {
     const StorePath& path = profile.paths[c.path];
     const FluidModel model = fluid_model(profile.network, profile.groups, path, c.load);
-    std::vector<FluidBurst> bursts(static_cast<std::size_t>(c.bursts),
-                                   fluid_burst(profile.network, path, c.load, c.bytes, c.gap, false));
+    std::vector<FluidBurst> bursts(
+        static_cast<std::size_t>(c.bursts),
+        fluid_burst(profile.network, path, c.load, c.bytes, c.gap, false));
     bursts.front() = fluid_burst(profile.network, path, c.load, c.bytes, c.gap, true);
     const FluidResult result = run_fluid(model, bursts);
 
@@ -82,8 +99,7 @@ Observed simulate(const Profile& profile, const Case& c) {
     burst_times(bursts.size() - 1, kLast, out);
     const double finish = path.finish.value();
     out[kTotal] = quantile(model, std::span<const double>(result.finished), 0.5) + finish;
-    out[kTotalSlowest] =
-        *std::max_element(result.finished.begin(), result.finished.end()) + finish;
+    out[kTotalSlowest] = *std::max_element(result.finished.begin(), result.finished.end()) + finish;
     return out;
 }
 

@@ -15,10 +15,12 @@
 namespace xstage::model {
 namespace {
 
-constexpr double kWidest = 4.0;      // an interval wider than this factor identifies nothing
-constexpr double kResolution = 0.01; // half width that stopping and rounding alone can explain
+constexpr double kWidest = 4.0;       // an interval wider than this factor identifies nothing
+constexpr double kResolution = 0.01;  // half width that stopping and rounding alone can explain
 
-double median(std::vector<double> v) { return percentile(std::move(v), 0.5); }
+double median(std::vector<double> v) {
+    return percentile(std::move(v), 0.5);
+}
 
 // Stamps and loops around the bursts: what the total holds beside issue and gaps.
 void fit_overheads(const std::vector<Case>& cases, Profile& profile) {
@@ -76,8 +78,7 @@ void describe(const Parameter& parameter, const Profile& profile, Estimate& esti
 
 void estimate_all(const std::vector<Parameter>& free, const Solution& solution, std::size_t cases,
                   const FitOptions& options, Profile& profile) {
-    const auto draws =
-        resample(solution, cases, options.seed, options.resamples, free.size());
+    const auto draws = resample(solution, cases, options.seed, options.resamples, free.size());
     const auto centre = solution.free;
     for (std::size_t i = 0; i < free.size(); ++i) {
         Estimate e;
@@ -92,8 +93,9 @@ void estimate_all(const std::vector<Parameter>& free, const Solution& solution, 
         e.low = from_free(free[i], x + down);
         e.high = from_free(free[i], x + up);
         if (up - down > 2 * std::log(kWidest)) {
-            e.reason = fmt::format("the rows allow {:.3g} to {:.3g}: they do not depend on it enough",
-                                   *e.low, *e.high);
+            e.reason =
+                fmt::format("the rows allow {:.3g} to {:.3g}: they do not depend on it enough",
+                            *e.low, *e.high);
             e.value = e.low = e.high = std::nullopt;
         }
         profile.parameters.push_back(e);
@@ -110,8 +112,8 @@ void fit_visibility(const Measurements& measurements, const std::vector<Case>& c
         const GigaHertz clock = row.echo / row.echo_ns;
         const Load load{row.producers, row.warps, clock, GapFrom::kProducer};
         const FluidModel model = fluid_model(profile.network, profile.groups, *at, load);
-        const FluidBurst burst = fluid_burst(profile.network, *at, load, row.bytes_per_producer,
-                                             Cycles{}, false);
+        const FluidBurst burst =
+            fluid_burst(profile.network, *at, load, row.bytes_per_producer, Cycles{}, false);
         const FluidResult result = run_fluid(model, std::span(&burst, 1));
         const Nanoseconds drained = Cycles{result.drained[0]} / clock;
         echo.push_back((row.echo_ns - drained).value());
@@ -166,8 +168,7 @@ Setup set_up(const Measurements& measurements) {
     if (!no_groups.empty()) profile.notes.push_back("groups: " + no_groups);
     fit_overheads(setup.cases, profile);
     for (const Parameter& parameter : all_parameters(profile)) {
-        const std::string reason =
-            missing_rows(parameter, measurements, setup.cases, no_groups);
+        const std::string reason = missing_rows(parameter, measurements, setup.cases, no_groups);
         if (reason.empty()) {
             setup.free.push_back(parameter);
             continue;
@@ -189,7 +190,8 @@ void report_simple(const std::vector<Calibration>& calibrations, Profile& profil
     for (std::size_t i = 0; i < calibrations.size(); ++i) {
         const Calibration& c = calibrations[i];
         const std::string prefix = profile.paths[i].name + ".simple.";
-        const auto add = [&](const char* name, const char* unit, const char* meaning, double value) {
+        const auto add = [&](const char* name, const char* unit, const char* meaning,
+                             double value) {
             Estimate e{prefix + name, unit, meaning, {}, {}, {}, c.reason};
             if (c.model) e.value = value;
             profile.parameters.push_back(e);
@@ -215,7 +217,7 @@ void cross_validate(const Setup& setup, const std::vector<Calibration>& calibrat
         }
         if (kept.empty() || held.empty()) continue;
         Profile trained = setup.start;
-        solve(trained, setup.free, kept);
+        solve(trained, setup.free, thin_out(kept));
         const auto errors = errors_on(trained, held);
         ours.insert(ours.end(), errors.begin(), errors.end());
     }
@@ -237,8 +239,9 @@ Profile fit(const Measurements& measurements, const FitOptions& options) {
     }
     const Setup setup = set_up(measurements);
     Profile profile = setup.start;
-    const Solution solution = solve(profile, setup.free, setup.cases);
-    estimate_all(setup.free, solution, setup.cases.size(), options, profile);
+    const std::vector<Case> fitted = thin_out(setup.cases);
+    const Solution solution = solve(profile, setup.free, fitted);
+    estimate_all(setup.free, solution, fitted.size(), options, profile);
     profile.parameters.insert(profile.parameters.end(), setup.unidentified.begin(),
                               setup.unidentified.end());
     fit_visibility(measurements, setup.cases, profile);

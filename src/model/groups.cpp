@@ -7,8 +7,9 @@
 namespace xstage::model {
 namespace {
 
-constexpr double kIdleShare = 0.1;   // of the slowest: such an SM did not store
-constexpr double kLeastJump = 1.08;  // between two kinds; within a kind times differ by a few percent
+constexpr double kIdleShare = 0.1;  // of the slowest: such an SM did not store
+constexpr double kLeastJump =
+    1.08;  // between two kinds; within a kind times differ by a few percent
 constexpr double kLeastPart = 0.05;  // of the SMs in the smaller kind
 constexpr double kMeanSize = 4;      // assumed where nothing is known
 
@@ -42,7 +43,8 @@ Groups find_groups(const std::vector<SmRow>& rows, int sms, std::string& reason)
     double jump = kLeastJump;
     for (std::size_t i = 1; i < times.size(); ++i) {
         const double part = static_cast<double>(std::min(i, times.size() - i)) / n;
-        if (part >= kLeastPart && times[i] / times[i - 1] > jump) jump = times[i] / times[i - 1], cut = i;
+        if (part >= kLeastPart && times[i] / times[i - 1] > jump)
+            jump = times[i] / times[i - 1], cut = i;
     }
     if (cut == 0) {
         reason = "all SMs end within " + std::to_string(std::lround((kLeastJump - 1) * 100)) +

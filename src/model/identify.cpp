@@ -7,7 +7,9 @@
 namespace xstage::model {
 namespace {
 
-bool is_network(const Parameter& p) { return p.path == kShared; }
+bool is_network(const Parameter& p) {
+    return p.path == kShared;
+}
 
 }  // namespace
 

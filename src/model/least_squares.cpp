@@ -6,10 +6,10 @@
 namespace xstage::model {
 namespace {
 
-constexpr double kScale = 0.05;       // relative error from which a row counts less
-constexpr double kStampCycles = 30;   // below it a difference is the stamps' own
-constexpr double kPull = 0.02;        // towards the start: only what the data leave open follows it
-constexpr double kStep = 3e-3;        // of the transforms; the model has kinks, so not too small
+constexpr double kScale = 0.15;      // relative error from which a row counts less
+constexpr double kStampCycles = 30;  // below it a difference is the stamps' own
+constexpr double kPull = 0.02;       // towards the start: only what the data leave open follows it
+constexpr double kStep = 3e-3;       // of the transforms; the model has kinks, so not too small
 
 double robust(double error) {
     const double x = error / kScale;
@@ -80,8 +80,7 @@ struct Functor {
                 const int n = size_of(c);
                 if (path == kShared || path == c.path) {
                     append(profile, c, g.data() + row);
-                    jacobian.block(row, i, n, 1) =
-                        (g.segment(row, n) - f.segment(row, n)) / kStep;
+                    jacobian.block(row, i, n, 1) = (g.segment(row, n) - f.segment(row, n)) / kStep;
                 }
                 row += n;
             }

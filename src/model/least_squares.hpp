@@ -9,16 +9,16 @@
 
 namespace xstage::model {
 
-/// Robust logarithmic errors of `profile` on the cases: errors of 5% count in full, and larger
+/// Robust logarithmic errors of `profile` on the cases: errors of up to 15% count in full, and larger
 /// ones ever less, so that a row that the model does not describe does not bend the rest.
 Eigen::VectorXd residuals(const Profile& profile, const std::vector<Case>& cases);
 
 struct Solution {
-    Eigen::VectorXd free;        ///< the parameters' transforms
-    Eigen::MatrixXd jacobian;    ///< of the residuals at the solution
+    Eigen::VectorXd free;      ///< the parameters' transforms
+    Eigen::MatrixXd jacobian;  ///< of the residuals at the solution
     Eigen::VectorXd residual;
     std::vector<std::size_t> case_of;  ///< case of each residual
-    double cost = 0;             ///< half the sum of squares
+    double cost = 0;                   ///< half the sum of squares
 };
 
 /// Levenberg-Marquardt from the profile's own values; moves `parameters` only.

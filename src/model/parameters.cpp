@@ -33,10 +33,9 @@ std::vector<Parameter> all_parameters(const Profile& profile) {
     std::vector<Parameter> all;
     const auto shared = [&](const char* name, const char* unit, const char* meaning, double low,
                             double high, auto member) {
-        all.push_back(parameter(name, unit, meaning, kShared, low, high,
-                                [member](const Profile& p) -> const auto& {
-                                    return p.network.*member;
-                                }));
+        all.push_back(parameter(
+            name, unit, meaning, kShared, low,
+            high, [member](const Profile& p) -> const auto& { return p.network.*member; }));
     };
     shared("drain", "B/ns", "R: link rate of all producers together", 0, kUnbounded,
            &Network::drain);
@@ -45,8 +44,8 @@ std::vector<Parameter> all_parameters(const Profile& profile) {
            &Network::producer_room);
     shared("group_room", "B", "room shared by the SMs of a group", 0, kUnbounded,
            &Network::group_room);
-    shared("light_when_few", "1", "part of the groups lightly loaded when few SMs store", 0.02, 0.98,
-           &Network::light_when_few);
+    shared("light_when_few", "1", "part of the groups lightly loaded when few SMs store", 0.02,
+           0.98, &Network::light_when_few);
     shared("favour", "1", "log-spread of arbitration above the median", 0.01, 3, &Network::favour);
     shared("disfavour", "1", "log-spread of arbitration below the median", 0.01, 3,
            &Network::disfavour);
@@ -62,10 +61,9 @@ std::vector<Parameter> all_parameters(const Profile& profile) {
            kUnbounded, &Network::stride_half);
     for (std::size_t i = 0; i < profile.paths.size(); ++i) {
         const auto own = [&](const char* name, const char* unit, const char* meaning, auto member) {
-            all.push_back(parameter(profile.paths[i].name + "." + name, unit, meaning, i, 0,
-                                    kUnbounded, [i, member](const Profile& p) -> const auto& {
-                                        return p.paths[i].*member;
-                                    }));
+            all.push_back(parameter(
+                profile.paths[i].name + "." + name, unit, meaning, i, 0, kUnbounded,
+                [ i, member ](const Profile& p) -> const auto& { return p.paths[i].*member; }));
         };
         own("start", "cycle", "issue time before the first byte", &StorePath::start);
         own("cold", "cycle", "more of it in the first burst", &StorePath::cold);

@@ -92,9 +92,11 @@ Nanoseconds recovery_gap(const Profile& profile, const Scenario& load, Bytes byt
     return Cycles{high} / c.load.clock;
 }
 
-Prediction predict(const Scenario& scenario, const Profile& profile) {
+namespace {
+
+std::vector<FluidBurst> fluid_bursts(const Scenario& scenario, const Profile& profile,
+                                     const Load& load) {
     const StorePath& path = profile.path(scenario.path);
-    const Load load = load_of(scenario, profile);
     require(!scenario.bursts.empty(), "bursts", "expected at least one");
     std::vector<FluidBurst> bursts;
     bursts.reserve(scenario.bursts.size());
@@ -110,6 +112,15 @@ Prediction predict(const Scenario& scenario, const Profile& profile) {
         bursts.push_back(fluid_burst(profile.network, path, load, b.bytes_per_producer,
                                      b.gap * load.clock, i == 0));
     }
+    return bursts;
+}
+
+}  // namespace
+
+Prediction predict(const Scenario& scenario, const Profile& profile) {
+    const StorePath& path = profile.path(scenario.path);
+    const Load load = load_of(scenario, profile);
+    const std::vector<FluidBurst> bursts = fluid_bursts(scenario, profile, load);
     const FluidModel model = fluid_model(profile.network, profile.groups, path, load);
     const FluidResult result = run_fluid(model, bursts);
 
@@ -122,8 +133,8 @@ Prediction predict(const Scenario& scenario, const Profile& profile) {
         BurstPrediction b;
         b.issue = ns(slowest);
         b.issue_median = ns(std::min(
-            slowest, issue_median(profile.network, path, load, scenario.bursts[j].bytes_per_producer,
-                                  bursts[j], model, times)));
+            slowest, issue_median(profile.network, path, load,
+                                  scenario.bursts[j].bytes_per_producer, bursts[j], model, times)));
         b.stall = positive_part(ns(slowest - bursts[j].issue));
         b.drained = ns(result.drained[j] - result.begun[j]);
         if (profile.visibility.echo) b.visible = b.drained + *profile.visibility.echo;
@@ -132,13 +143,27 @@ Prediction predict(const Scenario& scenario, const Profile& profile) {
     }
     const double last = *std::max_element(result.finished.begin(), result.finished.end());
     out.total = ns(last + path.finish.value());
-    out.total_median = ns(quantile(model, std::span<const double>(result.finished), 0.5) +
-                          path.finish.value());
+    out.total_median =
+        ns(quantile(model, std::span<const double>(result.finished), 0.5) + path.finish.value());
     out.onset = onset(profile, scenario);
     out.recovery = recovery_gap(profile, scenario, scenario.bursts.front().bytes_per_producer);
     if (const auto error = held_out_p90(profile, scenario.path)) {
         const double t = out.bursts.front().issue.value();
         out.issue = Interval{t / (1 + *error), t * (1 + *error)};
+    }
+    return out;
+}
+
+std::vector<std::pair<Nanoseconds, Bytes>> occupancy(const Scenario& scenario,
+                                                     const Profile& profile) {
+    const Load load = load_of(scenario, profile);
+    const FluidModel model =
+        fluid_model(profile.network, profile.groups, profile.path(scenario.path), load);
+    Occupancy points;
+    run_fluid(model, fluid_bursts(scenario, profile, load), &points);
+    std::vector<std::pair<Nanoseconds, Bytes>> out{{Nanoseconds{}, Bytes{}}};
+    for (const auto& [cycles, bytes] : points) {
+        out.emplace_back(Cycles{cycles} / load.clock, Bytes{bytes});
     }
     return out;
 }

@@ -10,29 +10,12 @@
 namespace xstage::model {
 namespace {
 
-// Standard normal quantiles of the middles of kTurns equal parts, most favoured first.
-#ifndef NT
-#define NT 3
-#endif
-constexpr int kTurns = NT;
-#if NT==4
-constexpr std::array<double, kTurns> kTurnQuantile = {1.1503, 0.3186, -0.3186, -1.1503};
-constexpr std::array<int, kTurns> kNextTurn = {1, 3, 0, 2};
-#elif NT==3
-constexpr std::array<double, kTurns> kTurnQuantile = {.967, 0, -.967};
+// Standard normal quantiles of the middles of three equal parts, most favoured first. Four to
+// eight parts describe the recording no better; two lose the slowest producer.
+constexpr int kTurns = 3;
+constexpr std::array<double, kTurns> kTurnQuantile = {0.9674, 0.0, -0.9674};
+// Who was favoured is not favoured next: a cycle through all turns, so that none keeps its luck.
 constexpr std::array<int, kTurns> kNextTurn = {1, 2, 0};
-#elif NT==5
-constexpr std::array<double, kTurns> kTurnQuantile = {1.2816,.5244, 0, -.5244,-1.2816};
-constexpr std::array<int, kTurns> kNextTurn = {2, 0,4,1, 3};
-#elif NT==6
-constexpr std::array<double, kTurns> kTurnQuantile = {1.383,.6745,.2104, -.2104,-.6745,-1.383};
-constexpr std::array<int, kTurns> kNextTurn = {2, 4,0,5, 1,3};
-#elif NT==8
-constexpr std::array<double, kTurns> kTurnQuantile = {1.534,.8871,.4888,.1573,-.1573,-.4888,-.8871,-1.534};
-constexpr std::array<int, kTurns> kNextTurn = {3,6,1,4,7,0,2,5};
-#endif
-
-// Who was favoured is not favoured next; a cycle through all turns, so that none keeps its luck.
 
 struct GroupKind {
     double sms;   // of the group that store
@@ -62,8 +45,7 @@ int issuers(const StorePath& path, const Load& load) {
 // Issue by the SM as a whole: at its accept rate until its room is full, then at its egress.
 Cycles together(const Network& network, const StorePath& path, Bytes bytes) {
     const BytesPerCycle surplus = path.accept - network.egress;
-    const Bytes fast =
-        surplus.value() > 0 ? path.room * (path.accept / surplus) : bytes;
+    const Bytes fast = surplus.value() > 0 ? path.room * (path.accept / surplus) : bytes;
     return std::min(bytes, fast) / path.accept + positive_part(bytes - fast) / network.egress;
 }
 
@@ -152,10 +134,12 @@ FluidBurst fluid_burst(const Network& network, const StorePath& path, const Load
 }
 
 double issue_median(const Network& network, const StorePath& path, const Load& load, Bytes bytes,
-                    const FluidBurst& burst, const FluidModel& model, std::span<const float> times) {
+                    const FluidBurst& burst, const FluidModel& model,
+                    std::span<const float> times) {
     // The SM takes its warps in turn: in the last round half of them are done before the last.
     const Cycles round = path.instruction * (issuers(path, load) - 1) / network.egress;
-    const Cycles slack = positive_part(together(network, path, bytes) - one_warp(path, load, bytes));
+    const Cycles slack =
+        positive_part(together(network, path, bytes) - one_warp(path, load, bytes));
     const double lead = std::min(0.5 * round, slack).value();
     const double median = class_quantile(model, times, 0.5);
     // A stalled median warp waits for room, not for its turn in the SM.

@@ -26,7 +26,7 @@ struct Attributes {
     std::map<std::string, std::int64_t> number;
 
     void operator()(const StoreConfig& c) {
-        constexpr std::array kBeside{"nothing", "mma", "memory"};
+        constexpr std::array kBeside{"nothing", "mma", "memory", "shared"};
         text["mode"] = trace::enum_name(c.mode);
         text["path"] = c.path;
         text["target"] = trace::enum_name(c.target);

@@ -11,7 +11,7 @@
 
 namespace xstage::probe {
 
-enum class Beside { kNothing, kMma, kMemory };
+enum class Beside { kNothing, kMma, kMemory, kShared };
 
 /// One configuration of the store loop.
 struct StoreConfig {

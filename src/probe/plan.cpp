@@ -128,7 +128,7 @@ class Planner {
     void disturbed() {
         const Sizes bytes = choose(o_.axes.bytes, {16 * kKi, 32 * kKi, 64 * kKi, 256 * kKi});
         for (const auto* path : {"st16", "bulk"}) {
-            for (const Beside beside : {Beside::kMma, Beside::kMemory}) {
+            for (const Beside beside : {Beside::kMma, Beside::kMemory, Beside::kShared}) {
                 for (const Target target : {Target::kRemote, Target::kLocal}) {
                     for (const auto b : bytes) {
                         add("beside", {.path = path,

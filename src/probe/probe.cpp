@@ -72,7 +72,7 @@ PairCheck choose_pair(const std::vector<PairCheck>& checks, Provenance& provenan
 
 /// References of the works beside that the plan has.
 void settle_beside(Node& node, int sms, const std::vector<Step>& steps, ClockJudge& judge) {
-    for (const Beside beside : {Beside::kMma, Beside::kMemory}) {
+    for (const Beside beside : {Beside::kMma, Beside::kMemory, Beside::kShared}) {
         const bool wanted = std::any_of(steps.begin(), steps.end(), [&](const Step& step) {
             const auto* config = std::get_if<StoreConfig>(&step.work);
             return config != nullptr && config->beside == beside;
@@ -140,6 +140,7 @@ int run_probe(const ProbeOptions& options, const OpenNode& open, Heartbeat& hear
         core::write_file_atomic(options.output, core::dump_json(trace::to_json(partial)));
     };
     hooks.progress = &progress;
+    hooks.save(document);  // an unwritable place is found before a minute of measuring
     const SessionResult result = run_session(*node, steps, policy, judge, hooks, document);
     progress.end();
 

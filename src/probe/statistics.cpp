@@ -22,6 +22,8 @@ const char* beside_name(Beside beside) {
             return "mma";
         case Beside::kMemory:
             return "memory";
+        case Beside::kShared:
+            return "shared";
         default:
             return "nothing";
     }

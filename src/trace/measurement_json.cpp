@@ -94,25 +94,25 @@ Json to_json(const BurstRow& row) {
         issue.push_back(std::move(item));
     }
     Json out = {{"mode", enum_name(row.mode)},
-            {"path", row.path},
-            {"target", enum_name(row.target)},
-            {"both_directions", row.both_directions},
-            {"producers", row.producers},
-            {"warps", row.warps},
-            {"destinations", row.destinations},
-            {"addresses", enum_name(row.addresses)},
-            {"beside", row.beside},
-            {"bytes_per_producer", row.bytes_per_producer.value()},
-            {"bursts", row.bursts},
-            {"gap_cycles", row.gap.value()},
-            {"gap_from", enum_name(row.gap_from)},
-            {"clock_ghz", number_or_null(row.clock)},
-            {"samples", row.samples},
-            {"marked", row.marked},
-            {"issue_cycles", std::move(issue)},
-            {"total_cycles", to_json(row.total)},
-            {"fence_cycles", row.fence ? to_json(*row.fence) : Json(nullptr)},
-            {"elapsed_ns", number_or_null(row.elapsed)}};
+                {"path", row.path},
+                {"target", enum_name(row.target)},
+                {"both_directions", row.both_directions},
+                {"producers", row.producers},
+                {"warps", row.warps},
+                {"destinations", row.destinations},
+                {"addresses", enum_name(row.addresses)},
+                {"beside", row.beside},
+                {"bytes_per_producer", row.bytes_per_producer.value()},
+                {"bursts", row.bursts},
+                {"gap_cycles", row.gap.value()},
+                {"gap_from", enum_name(row.gap_from)},
+                {"clock_ghz", number_or_null(row.clock)},
+                {"samples", row.samples},
+                {"marked", row.marked},
+                {"issue_cycles", std::move(issue)},
+                {"total_cycles", to_json(row.total)},
+                {"fence_cycles", row.fence ? to_json(*row.fence) : Json(nullptr)},
+                {"elapsed_ns", number_or_null(row.elapsed)}};
     if (row.posted) out["posted_cycles"] = to_json(*row.posted);
     if (row.noise) out["noise"] = *row.noise;
     if (row.beside_rate) out["beside_rate"] = *row.beside_rate;
@@ -346,8 +346,11 @@ Measurements measurements_from_json(const Json& document, const std::string& fil
         return issue_curve(row, fmt::format("{}: /curves/{}", file, curve++));
     });
     out.rates = rows<RateRow>(document, "rates", [](const Json& row) {
-        return RateRow{row.at("engine"), row.at("direction"), quantity<Bytes>(row, "bytes"),
-                       quantity<BytesPerNanosecond>(row, "gbps"), row.at("counting"),
+        return RateRow{row.at("engine"),
+                       row.at("direction"),
+                       quantity<Bytes>(row, "bytes"),
+                       quantity<BytesPerNanosecond>(row, "gbps"),
+                       row.at("counting"),
                        maybe<Bytes>(row, "counted_bytes")};
     });
     out.litmus = rows<LitmusRow>(document, "litmus", [](const Json& row) {
@@ -375,15 +378,15 @@ Measurements measurements_from_json(const Json& document, const std::string& fil
 
 Json to_json(const Measurements& measurements) {
     Json out = {{"schema_version", 1},
-            {"kind", "xstage.measurements"},
-            {"provenance", to_json(measurements.provenance)},
-            {"bursts", rows_to_json(measurements.bursts)},
-            {"visible", rows_to_json(measurements.visible)},
-            {"per_sm", rows_to_json(measurements.per_sm)},
-            {"curves", rows_to_json(measurements.curves)},
-            {"rates", rows_to_json(measurements.rates)},
-            {"litmus", rows_to_json(measurements.litmus)},
-            {"user_bursts", rows_to_json(measurements.user_bursts)}};
+                {"kind", "xstage.measurements"},
+                {"provenance", to_json(measurements.provenance)},
+                {"bursts", rows_to_json(measurements.bursts)},
+                {"visible", rows_to_json(measurements.visible)},
+                {"per_sm", rows_to_json(measurements.per_sm)},
+                {"curves", rows_to_json(measurements.curves)},
+                {"rates", rows_to_json(measurements.rates)},
+                {"litmus", rows_to_json(measurements.litmus)},
+                {"user_bursts", rows_to_json(measurements.user_bursts)}};
     if (const auto& trip = measurements.flag_round_trip) {
         out["flag_round_trip"] = {{"cycles", trip->cycles.value()}, {"ns", trip->ns.value()}};
     }

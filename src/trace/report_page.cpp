@@ -23,7 +23,7 @@ h3{font-size:1rem;margin:0 0 4px}p{margin:0 0 12px;max-width:75ch}.dim,figcaptio
 .answers{display:grid;grid-template-columns:repeat(auto-fit,minmax(210px,1fr));gap:12px;margin:20px 0}
 .answers div{background:var(--panel);border:1px solid var(--rule);border-radius:8px;padding:12px 14px}
 .answers b{display:block;font-size:1.5rem;line-height:1.25;font-variant-numeric:tabular-nums}
-.figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,480px),1fr));gap:20px}
+.figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,400px),1fr));gap:20px}
 figure{margin:0;min-width:0;border:1px solid var(--rule);border-radius:8px;padding:12px}
 figcaption{font-size:.875rem;margin-top:4px}
 svg{display:block;width:100%;height:auto}
@@ -38,7 +38,7 @@ path.line{fill:none}circle{stroke:none!important}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.9rem}
 th,td{padding:5px 14px 5px 0;border-bottom:1px solid var(--rule);text-align:right;vertical-align:top}
 th:first-child,td:first-child,th.text,td.text{text-align:left}
-td:first-child{white-space:nowrap}
+th,td{white-space:nowrap}td.text:last-child:not(:first-child){white-space:normal;min-width:240px}
 ul{padding-left:20px;max-width:85ch}code{font-size:.85em;overflow-wrap:anywhere}
 dl{display:grid;grid-template-columns:max-content minmax(0,1fr);gap:4px 16px;margin:0}
 dt{color:var(--dim)}dd{margin:0;overflow-wrap:anywhere}

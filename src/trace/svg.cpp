@@ -8,9 +8,9 @@
 namespace xstage::trace {
 namespace {
 
-// The drawing's own units. At 400 px of page a unit is about 0.75 px, so text of 13 stays readable.
-constexpr double kWidth = 520, kHeight = 330;
-constexpr double kLeft = 66, kRight = 14, kTop = 14, kBottom = 44, kLegendLine = 18;
+// The drawing's own units. At 400 px of page a unit is about 0.74 px, so text of 13 stays readable.
+constexpr double kWidth = 460, kHeight = 320;
+constexpr double kLeft = 66, kRight = 20, kTop = 14, kBottom = 44, kLegendLine = 18;
 
 double transform(Scale scale, double v) {
     switch (scale) {

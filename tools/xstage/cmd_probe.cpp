@@ -64,6 +64,11 @@ void run(Flags& flags) {
         if (code != 0) throw ExitWith{code};
         return;
     }
+    if (options.output == "-") {
+        throw Error(
+            ErrorKind::kBadInput,
+            "--output is replaced many times and must be a file; --json prints the document");
+    }
     options.argv = command_line();
     options.git_commit = kGitCommit;
     options.terminal = isatty(STDERR_FILENO) == 1;

@@ -15,10 +15,14 @@ int main(int argc, char** argv) {
     CLI::App app{"Measure, predict and schedule stores to peer GPUs", "xstage"};
     app.set_version_flag("--version", std::string(kVersion));
     app.require_subcommand(1);
-    cli::add_import(app);
     cli::add_probe(app);
+    cli::add_fit(app);
+    cli::add_predict(app);
+    cli::add_report(app);
+    cli::add_import(app);
     cli::add_simulate(app);
     cli::add_advise(app);
+    cli::add_bench(app);
 
     try {
         app.parse(argc, argv);

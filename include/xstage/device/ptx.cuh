@@ -69,6 +69,15 @@ __device__ __forceinline__ uint4 ld_no_l1_v4(const void* address) {
     return v;
 }
 
+__device__ __forceinline__ uint4 ld_shared_v4(const void* shared) {
+    uint4 v;
+    asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(shared_address(shared))
+                 : "memory");
+    return v;
+}
+
 #define XSTAGE_ST(name, order_scope, type, bits, reg)                                          \
     __device__ __forceinline__ void name(type* address, type value) {                          \
         asm volatile("st." order_scope ".global." bits " [%0], %1;" ::"l"(address), reg(value) \

@@ -24,6 +24,7 @@ TEST(ProbeCommandLine, WrongAxesAndFiltersAreUsageErrorsBeforeAnyGpuIsTouched) {
     EXPECT_EQ(run_xstage({"probe", "--filter", "colour=red", "--hang-in", "open"}).code, 2);
     EXPECT_EQ(run_xstage({"probe", "--samples", "0", "--hang-in", "open"}).code, 2);
     EXPECT_EQ(run_xstage({"probe", "--trials", "many", "--hang-in", "open"}).code, 2);
+    EXPECT_EQ(run_xstage({"probe", "-o", "-", "--hang-in", "open"}).code, 2);
     EXPECT_EQ(run_xstage({"probe", "--measured", "m.json"}).code, 2);
     EXPECT_EQ(run_xstage({"probe", "--compare", "/no/such/file.json"}).code, 2);
 }

@@ -287,6 +287,20 @@ TEST(ProbeCommand, ASlowerNodeFailsTheComparison) {
     EXPECT_THAT(command.out, HasSubstr("SLOWER"));
 }
 
+TEST(ProbeCommand, AnUnwritablePlaceIsFoundBeforeMeasuring) {
+    Command command;
+    command.options.output = command.directory.file("no/such/directory/m.json");
+    bool measured = false;
+    xstage::test::bad_input([&] {
+        command.run([&](FakeNode& node) {
+            node.before_store = [&](const StoreConfig& config) {
+                measured |= config.bytes == 1024;
+            };
+        });
+    });
+    EXPECT_FALSE(measured);
+}
+
 TEST(ProbeCommand, AnEmptyPlanIsAWrongCommandLine) {
     Command command;
     command.options.filters = {"path=st16,section=litmus"};

@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""Writes the tables of README.md and docs/ from recorded files; --check says whether they are up to date.
+
+A table stands between `<!-- table: NAME -->` and `<!-- end -->`. NAME is a function below.
+"""
+import json
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+NODE = ROOT / "data/nodes/h200x2"
+
+
+def load(path):
+    return json.loads((ROOT / path).read_text())
+
+
+def table(header, rows):
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    return "\n".join(lines + ["| " + " | ".join(str(c) for c in row) + " |" for row in rows])
+
+
+def number(value):
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def parameters():
+    rows = []
+    for e in load(NODE / "profile.json")["profile"]["parameters"]:
+        value = "not identified" if e["value"] is None else number(e["value"])
+        interval = f"{number(e['low'])} to {number(e['high'])}" if e["low"] is not None else ""
+        rows.append((f"`{e['name']}`", value, interval, e["unit"], e["meaning"]))
+    return table(("parameter", "value", "95% interval", "unit", "meaning"), rows)
+
+
+def held_out():
+    def share(line, key):
+        return "" if line[key] is None else f"{100 * line[key]:.1f}%"
+
+    rows = [
+        (line["what"], line["path"] or "all", line["statistic"], line["rows"], share(line, "median"), share(line, "p90"),
+         share(line, "simple_median"), share(line, "simple_p90"))
+        for line in load(NODE / "profile.json")["profile"]["held_out"] if line["producers"] == 0
+    ]
+    return table(("rows", "path", "SM", "n", "median error", "90th percentile", "three parameters: median", "90th"), rows)
+
+
+def rates():
+    rows = [(r["engine"].replace("_", " "), r["direction"], f"{r['gbps']:.0f}") for r in load(NODE / "probe.json")["rates"]]
+    return table(("engine", "direction", "GB/s"), rows)
+
+
+def litmus():
+    cells = {}
+    for r in load(NODE / "litmus.json")["litmus"]:
+        cells[(r["fence"], r["formally_required"], r["path"], r["load"])] = f"{r['stale']} of {r['trials'] / 1e6:.0f}M"
+    fences = list(dict.fromkeys((f, required) for f, required, _, _ in cells))
+    rows = [
+        (f"`{fence}`", "yes" if required else "no", *(cells.get((fence, required, path, "loaded"), "") for path in ("st16", "bulk", "red")))
+        for fence, required in fences
+    ]
+    return table(("between message and flag", "formally sufficient", "st16", "bulk", "red"), rows)
+
+
+def fabric():
+    rows = []
+    for r in load("bench/results/h200x2/fabric.json")["rows"]:
+        if "barrier_us" in r and r.get("rank", 0) == 0:
+            rows.append((r["backend"], r["ranks"], r["gpus"], f"{r['barrier_us']['p50']:.1f}", f"{r['call_us']['p50']:.1f}",
+                         f"{r['create_1gb_ms']['p50']:.1f}" if "create_1gb_ms" in r else ""))
+    return table(("backend", "ranks", "GPUs", "barrier (us)", "begin + publish + acquire (us)", "1 GB buffer created (ms)"), rows)
+
+
+def host_bench():
+    rows = []
+    for path in sorted((ROOT / "bench/results/host").glob("*.json")):
+        for b in json.loads(path.read_text())["benchmarks"]:
+            if b.get("aggregate_name") == "median":
+                rows.append((f"`{b['run_name'].split('/')[0]}`", f"{b['real_time']:.4g} {b['time_unit']}"))
+    return table(("benchmark", "median"), rows)
+
+
+TABLES = {f.__name__: f for f in (parameters, held_out, rates, litmus, fabric, host_bench)}
+
+
+def main():
+    check = sys.argv[1:] == ["--check"]
+    stale = []
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        text = path.read_text()
+        new = re.sub(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)",
+                     lambda m: m.group(1) + TABLES[m.group(2)]() + "\n" + m.group(3), text, flags=re.S)
+        if new == text:
+            continue
+        stale.append(path.relative_to(ROOT))
+        if not check:
+            path.write_text(new)
+    for path in stale:
+        print(f"{path}: tables {'are not those of the recorded files; run scripts/tables.py' if check else 'rewritten'}")
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,202 @@
+#include "xstage/fabric.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "fabric/cuda_backend.hpp"
+#include "fabric/group.hpp"
+#include "xstage/error.hpp"
+
+namespace xstage::fabric {
+namespace {
+
+void check_options(const FabricOptions& o) {
+    if (o.world < 1 || o.world > kMaxRanks)
+        throw Error(ErrorKind::kBadInput,
+                    fmt::format("a group has 1 to {} ranks, not {}", kMaxRanks, o.world));
+    if (o.rank < 0 || o.rank >= o.world)
+        throw Error(ErrorKind::kBadInput, fmt::format("rank {} is not one of {}", o.rank, o.world));
+    if (o.backend == Backend::kNvshmem)
+        throw Error(ErrorKind::kUnsupported, "the nvshmem backend is not part of this build");
+    if (o.handle_type != HandleType::kPosixDescriptor)
+        throw Error(ErrorKind::kUnsupported,
+                    "only memory handles that are descriptors are built so far");
+}
+
+std::uint64_t to_number(const std::string& text) {
+    return std::stoull(text);
+}
+
+}  // namespace
+
+void Fabric::Impl::set_up() {
+    check_options(options);
+    backend = options.backend;
+    local_ranks.resize(backend == Backend::kLocal ? options.world : 1);
+    std::iota(local_ranks.begin(), local_ranks.end(),
+              backend == Backend::kLocal ? 0 : options.rank);
+    if (options.world > 1 && backend != Backend::kLocal)
+        rendezvous = std::make_unique<Rendezvous>(options.name, options.rank, options.world,
+                                                  options.setup_timeout);
+    try {
+        set_up_memory();
+        set_up_signals();
+    } catch (const Error& e) {
+        // Everyone got this very error, or nobody: the fallback needs no further word. `local` has
+        // no host twin, since one thread cannot wait for itself.
+        if (e.kind() != ErrorKind::kUnsupported || !options.allow_fallback ||
+            backend != Backend::kProcess)
+            throw;
+        fallback_reason = e.what();
+        engine.reset();
+        signal_ranges.clear();
+        backend = Backend::kHost;
+        set_up_memory();
+        set_up_signals();
+    }
+}
+
+void Fabric::Impl::set_up_memory() {
+    CudaParts parts;
+    const Outcome outcome = attempt([&] {
+        if (backend == Backend::kHost) {
+            memory = make_host_memory(options.host_page_bytes);
+            parts.device_ids = {"host"};
+        } else {
+            parts = open_cuda(options, local_ranks);
+            memory = parts.memory;
+        }
+    });
+    if (outcome.ok) cuda_devices = parts.devices;
+    const std::string call = fmt::format("fabric(backend={}, world={}, fallback={})",
+                                         name_of(backend), options.world, options.allow_fallback);
+    std::string payload;
+    if (outcome.ok)
+        payload = pack_fields({std::to_string(memory->page_bytes()), parts.device_ids.front()});
+    const std::vector<std::string> all = agree(call, outcome, payload);
+    if (!rendezvous) {
+        device_ids = parts.device_ids;
+        return;
+    }
+    device_ids.clear();
+    for (int r = 0; r < options.world; ++r) {
+        const std::vector<std::string> fields = unpack_fields(all[r]);
+        // All ranks see the same payloads and so throw the same.
+        if (to_number(fields[0]) != memory->page_bytes())
+            throw Error(ErrorKind::kBadInput,
+                        fmt::format("rank {} has pages of {} bytes, rank 0 of {}", r, fields[0],
+                                    unpack_fields(all[0])[0]));
+        device_ids.push_back(fields[1]);
+    }
+}
+
+void Fabric::Impl::set_up_signals() {
+    const std::size_t page = memory->page_bytes();
+    const std::size_t bytes = (sizeof(SignalBlock) + page - 1) / page * page;
+    Blocks blocks{};
+    std::vector<Piece> pieces;
+    signal_ranges.resize(options.world);
+    const Outcome reserved = attempt([&] {
+        for (int r = 0; r < options.world; ++r) signal_ranges[r] = Range(memory, bytes);
+    });
+    agree("signals reserve", reserved);
+    for (int r = 0; r < options.world; ++r) {
+        pieces.push_back({r, bytes, {{&signal_ranges[r], 0}}});
+        blocks[r] = reinterpret_cast<SignalBlock*>(signal_ranges[r].data());
+    }
+    build("signals", pieces);
+    const Outcome opened = attempt([&] {
+        for (int r : local_ranks) memory->clear(signal_ranges[r].data(), bytes, r);
+        std::function<bool(int)> peer_left;
+        if (Rendezvous* meeting = rendezvous.get())
+            peer_left = [meeting](int peer) { return meeting->left(peer); };
+        if (backend == Backend::kHost) {
+            engine = make_host_engine(blocks, options.rank, options.world, options.wait_timeout,
+                                      options.trap_on_timeout, std::move(peer_left));
+        } else {
+            engine =
+                make_cuda_engine(options, local_ranks, cuda_devices, blocks, std::move(peer_left));
+        }
+    });
+    agree("signals open", opened);
+    // Peer access can be reported and still lose stores: believe only a store that arrived.
+    agree("self-test store", attempt([&] { engine->store_self_test(); }));
+    std::string missing;
+    Outcome arrived = attempt([&] {
+        for (int r : engine->missing_self_tests())
+            missing += fmt::format("{}{}", missing.empty() ? "" : ", ", r);
+    });
+    if (arrived.ok && !missing.empty())
+        arrived = Outcome::failed(ErrorKind::kUnsupported,
+                                  fmt::format("stores of rank {} do not arrive here", missing));
+    agree("self-test", arrived);
+}
+
+Streams::Streams(std::span<void* const> streams) : count_(streams.size()) {
+    if (streams.size() > streams_.size())
+        throw Error(ErrorKind::kBadInput,
+                    fmt::format("{} streams are more than {} devices could use", streams.size(),
+                                streams_.size()));
+    std::copy(streams.begin(), streams.end(), streams_.begin());
+}
+
+Fabric::Fabric(const FabricOptions& options) : impl_(std::make_unique<Impl>()) {
+    impl_->options = options;
+    impl_->set_up();
+}
+Fabric::~Fabric() = default;
+
+int Fabric::world() const {
+    return impl_->options.world;
+}
+const std::vector<int>& Fabric::local_ranks() const {
+    return impl_->local_ranks;
+}
+Backend Fabric::backend() const {
+    return impl_->backend;
+}
+const std::string& Fabric::fallback_reason() const {
+    return impl_->fallback_reason;
+}
+std::size_t Fabric::page_bytes() const {
+    return impl_->memory->page_bytes();
+}
+HandleType Fabric::handle_type() const {
+    return impl_->memory->handle_type();
+}
+const std::vector<std::string>& Fabric::device_ids() const {
+    return impl_->device_ids;
+}
+
+void Fabric::barrier(const Streams& streams) {
+    check();
+    impl_->engine->barrier(streams);
+}
+
+void Fabric::agree(const std::string& what) {
+    check();
+    impl_->agree("agree(" + what + ")");
+}
+
+std::optional<Failure> Fabric::failure() const {
+    const std::optional<FailureReport> report = impl_->engine->failure();
+    if (!report) return std::nullopt;
+    return Failure::decode(report->failure);
+}
+
+const device::FabricGroup* Fabric::device_group(int device_index) const {
+    return impl_->engine->device_group(device_index);
+}
+
+void Fabric::check() const {
+    impl_->check();
+}
+
+void Fabric::synchronize(const Streams& streams) const {
+    impl_->engine->synchronize(streams);
+    check();
+}
+
+}  // namespace xstage::fabric

@@ -1,0 +1,215 @@
+#include "ops/ulysses/bench.hpp"
+
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <ctime>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "ops/ulysses/bench_rank.hpp"
+#include "xstage/error.hpp"
+#include "xstage/ulysses/cudnn.hpp"
+#include "xstage/version.hpp"
+
+namespace xstage::ulysses {
+
+const std::vector<BenchShape>& bench_shapes() {
+    static const std::vector<BenchShape> shapes = {
+        {1024, 24, 128},  {2048, 24, 128},  {2048, 40, 128},  {4096, 24, 128},  {4096, 40, 128},
+        {4608, 24, 128},  {4429, 38, 64},   {7145, 24, 128},  {8192, 40, 128},  {8704, 48, 128},
+        {16896, 24, 128}, {17776, 48, 64},  {27280, 24, 128}, {32760, 12, 128}, {32760, 40, 128},
+        {75600, 40, 128}, {119056, 24, 128}};
+    return shapes;
+}
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json to_json(const std::vector<ShapeTimes>& shapes) {
+    Json all = Json::array();
+    for (const ShapeTimes& s : shapes) {
+        Json variants = Json::object();
+        for (const auto& [name, times] : s.variants)
+            variants[name] = {{"sender", times.sender}, {"receiver", times.receiver}};
+        all.push_back(
+            {{"variants", variants}, {"plans", s.plans}, {"missing", s.missing}, {"differing", s.differing}});
+    }
+    return all;
+}
+
+double quantile(std::vector<double> values, double q) {
+    std::sort(values.begin(), values.end());
+    return values[static_cast<std::size_t>(q * static_cast<double>(values.size() - 1) + 0.5)];
+}
+
+/// Median of the ratios of repetitions that ran within the same round, with a 95% bootstrap interval.
+Json ratio(const std::vector<double>& a, const std::vector<double>& b) {
+    std::vector<double> ratios;
+    for (std::size_t i = 0; i < a.size() && i < b.size(); ++i) ratios.push_back(a[i] / b[i]);
+    std::mt19937 random(1);
+    std::vector<double> medians;
+    for (int round = 0; round < 500; ++round) {
+        std::vector<double> drawn;
+        for (std::size_t i = 0; i < ratios.size(); ++i) drawn.push_back(ratios[random() % ratios.size()]);
+        medians.push_back(quantile(std::move(drawn), 0.5));
+    }
+    return {{"median", quantile(ratios, 0.5)},
+            {"interval95", {quantile(medians, 0.025), quantile(medians, 0.975)}}};
+}
+
+/// The slowest rank of every repetition.
+std::vector<double> slowest(const std::vector<Json>& ranks, std::size_t shape, const std::string& variant,
+                            const char* moment) {
+    std::vector<double> times;
+    for (const Json& rank : ranks) {
+        const std::vector<double> mine = rank[shape]["variants"][variant][moment];
+        times.resize(mine.size(), 0.0);
+        for (std::size_t i = 0; i < mine.size(); ++i) times[i] = std::max(times[i], mine[i]);
+    }
+    return times;
+}
+
+Json summarise(const BenchOptions& options, const std::vector<Json>& ranks) {
+    Json rows = Json::array();
+    std::size_t index = 0;
+    for (const BenchShape& s : options.shapes) {
+        if (s.heads < options.world) continue;
+        const Json& first = ranks.front()[index];
+        const std::vector<double> alone = slowest(ranks, index, "attention alone", "sender");
+        Json variants = Json::object();
+        for (const auto& [name, unused] : first["variants"].items()) {
+            const std::vector<double> sender = slowest(ranks, index, name, "sender");
+            const std::vector<double> receiver = slowest(ranks, index, name, "receiver");
+            Json v = {{"sender_us", quantile(sender, 0.5)},
+                      {"receiver_us", quantile(receiver, 0.5)},
+                      {"repetitions", sender.size()},
+                      {"sender_over_attention", ratio(sender, alone)},
+                      {"receiver_over_attention", ratio(receiver, alone)}};
+            if (first["plans"].contains(name)) v["plan"] = first["plans"][name];
+            if (first["differing"].contains(name)) {
+                double differing = 0;
+                for (const Json& rank : ranks) differing += rank[index]["differing"].value(name, 0.0);
+                v["elements_differing_from_packed"] = differing;
+            }
+            variants[name] = v;
+        }
+        rows.push_back({{"rows", s.rows},
+                        {"heads", s.heads},
+                        {"head_dim", s.dim},
+                        {"variants", variants},
+                        {"missing", first["missing"]}});
+        ++index;
+    }
+    return rows;
+}
+
+Json gpu_json() {
+    Json gpus = Json::array();
+    int count = 0;
+    cudaGetDeviceCount(&count);
+    for (int d = 0; d < count; ++d) {
+        cudaDeviceProp prop{};
+        cudaGetDeviceProperties(&prop, d);
+        gpus.push_back({{"name", prop.name}, {"sms", prop.multiProcessorCount}});
+    }
+    return gpus;
+}
+
+std::string now() {
+    char text[32];
+    const std::time_t t = std::time(nullptr);
+    std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&t));
+    return text;
+}
+
+/// Runs `body` in a child and returns the document it wrote.
+struct Child {
+    pid_t pid;
+    int pipe;
+};
+Child start(const std::function<std::string()>& body) {
+    int ends[2];
+    if (::pipe(ends) != 0) throw Error(ErrorKind::kEnvironment, "no pipe for a rank");
+    const pid_t pid = ::fork();
+    if (pid < 0) throw Error(ErrorKind::kEnvironment, "no process for a rank");
+    if (pid > 0) {
+        ::close(ends[1]);
+        return {pid, ends[0]};
+    }
+    ::close(ends[0]);
+    int status = 0;
+    std::string text;
+    try {
+        text = body();
+    } catch (const Error& e) {
+        text = e.what();
+        status = e.exit_code();
+    } catch (const std::exception& e) {
+        text = e.what();
+        status = static_cast<int>(ErrorKind::kEnvironment);
+    }
+    for (std::size_t at = 0; at < text.size();) {
+        const ssize_t n = ::write(ends[1], text.data() + at, text.size() - at);
+        if (n <= 0) break;
+        at += static_cast<std::size_t>(n);
+    }
+    ::_exit(status);
+}
+
+std::string finish(const Child& child, int& code) {
+    std::string text;
+    char block[65536];
+    for (ssize_t n; (n = ::read(child.pipe, block, sizeof block)) > 0;) text.append(block, static_cast<std::size_t>(n));
+    ::close(child.pipe);
+    int status = 0;
+    ::waitpid(child.pid, &status, 0);
+    code = WIFEXITED(status) ? WEXITSTATUS(status) : static_cast<int>(ErrorKind::kEnvironment);
+    return text;
+}
+
+}  // namespace
+
+std::string run_bench(const BenchOptions& options) {
+    if (const std::string reason = cudnn_missing(); !reason.empty()) throw Error(ErrorKind::kUnsupported, reason);
+    const std::string group = fmt::format("bench-ulysses-{}", ::getpid());
+    const bool process = options.backend == fabric::Backend::kProcess;
+    // Children even for one process: this one stays free of CUDA until the results are in.
+    std::vector<Child> children;
+    for (int r = 0; r < (process ? options.world : 1); ++r)
+        children.push_back(start([&, r] { return to_json(bench_rank(options, r, group)).dump(); }));
+    std::vector<Json> ranks;
+    std::string failure;
+    int failed = 0;
+    for (const Child& child : children) {
+        int code = 0;
+        const std::string text = finish(child, code);
+        if (code != 0 && failed == 0) {
+            failed = code;
+            failure = text;
+        }
+        if (code == 0) ranks.push_back(Json::parse(text));
+    }
+    if (failed != 0) throw Error(static_cast<ErrorKind>(failed), failure.empty() ? "a rank died" : failure);
+    const Json document = {{"schema_version", 1},
+                           {"kind", "bench-ulysses"},
+                           {"provenance",
+                            {{"node", options.node},
+                             {"gpus", gpu_json()},
+                             {"tool_version", kVersion},
+                             {"argv", options.argv},
+                             {"date", now()}}},
+                           {"backend", process ? "process" : "local"},
+                           {"ranks", options.world},
+                           {"attention", "cudnn"},
+                           {"seed", options.seed},
+                           {"shapes", summarise(options, ranks)}};
+    return document.dump(2) + "\n";
+}
+
+}  // namespace xstage::ulysses
