@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 
+#include "core/file.hpp"
 #include "core/json.hpp"
 #include "xstage/documents.hpp"
 #include "xstage/error.hpp"
@@ -219,7 +220,11 @@ std::vector<std::string> Scenario::assumptions() const {
 }
 
 Node read_node(const std::string& file, const std::string& path) {
-    const Json json = core::load_json(file, "sim_node");
+    const Json json = core::parse_json(core::read_file(file), file);
+    if (json.is_object() && json.value("kind", "") == "xstage.profile") {
+        return node_from_profile(read_profile(file).profile, path.empty() ? "st16" : path);
+    }
+    core::validate(json, "sim_node", file);
     Node node;
     take(json, "name", node.name);
     take(json, "sms", node.sms);
