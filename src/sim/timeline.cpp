@@ -91,13 +91,14 @@ std::string compare_svg(const std::string& title, const std::string& first_name,
         return 0.0;
     };
     double base = 0;
-    for (const auto* rows : {&second, &first}) {  // the first on top
+    for (const bool upper : {false, true}) {
+        const std::vector<TimelineRow>& rows = upper ? first : second;
         std::map<std::string, int> line;
-        for (const TimelineRow& row : *rows) line.emplace(row.track, static_cast<int>(line.size()));
-        for (const TimelineRow& row : *rows) {
+        for (const TimelineRow& row : rows) line.emplace(row.track, static_cast<int>(line.size()));
+        for (const TimelineRow& row : rows) {
             const double y = base + line[row.track];
             chart.cell(row.start_ns / 1e3, row.end_ns / 1e3, y + 0.1, y + 0.9, heat(row.kind),
-                       fmt::format("{}, {}: {} {:.1f} to {:.1f} us", rows == &first ? first_name : second_name,
+                       fmt::format("{}, {}: {} {:.1f} to {:.1f} us", upper ? first_name : second_name,
                                    row.track, activity_name(row.kind), row.start_ns / 1e3, row.end_ns / 1e3));
         }
         base += static_cast<double>(line.size()) + 1;
