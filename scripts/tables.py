@@ -46,6 +46,22 @@ def held_out():
     return table(("rows", "path", "SM", "n", "median error", "90th percentile", "three parameters: median", "90th"), rows)
 
 
+def held_out_by_sms():
+    def pair(line, median, p90):
+        return "" if line[median] is None else f"{100 * line[median]:.1f} / {100 * line[p90]:.0f}%"
+
+    cells = {}
+    for line in load(NODE / "profile.json")["profile"]["held_out"]:
+        key = (line["what"], line["path"] or "all", line["producers"] or "all", line["rows"])
+        cells.setdefault(key, {})[line["statistic"]] = line
+    rows = [
+        (*key, *(pair(by[s], "median", "p90") for s in ("median", "slowest")),
+         *(pair(by[s], "simple_median", "simple_p90") for s in ("median", "slowest")))
+        for key, by in cells.items() if len(by) == 2
+    ]
+    return table(("rows", "path", "SMs", "n", "median SM", "slowest SM", "simple, median SM", "simple, slowest SM"), rows)
+
+
 def rates():
     rows = [(r["engine"].replace("_", " "), r["direction"], f"{r['gbps']:.0f}") for r in load(NODE / "probe.json")["rates"]]
     return table(("engine", "direction", "GB/s"), rows)
@@ -81,7 +97,7 @@ def host_bench():
     return table(("benchmark", "median"), rows)
 
 
-TABLES = {f.__name__: f for f in (parameters, held_out, rates, litmus, fabric, host_bench)}
+TABLES = {f.__name__: f for f in (parameters, held_out, held_out_by_sms, rates, litmus, fabric, host_bench)}
 
 
 def main():

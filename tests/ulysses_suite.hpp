@@ -1,7 +1,7 @@
 #pragma once
 
-// What UlyssesAttention must do on any backend. A case holds the whole problem on the host; each rank
-// is given its part, and the results come back to be compared with one rank's attention over
+// What UlyssesAttention must do on any backend. A case holds the whole problem on the host; each
+// rank is given its part, and the results come back to be compared with one rank's attention over
 // everything, which is the same kernel followed by nothing but a permutation.
 
 #include <cmath>
@@ -24,7 +24,11 @@ struct Tensor {
 
     Tensor() = default;
     Tensor(fabric::DType t, int b, std::int64_t r, int h, int d)
-        : dtype(t), batch(b), rows(r), heads(h), dim(d),
+        : dtype(t),
+          batch(b),
+          rows(r),
+          heads(h),
+          dim(d),
           bytes(static_cast<std::size_t>(b * r * h * d) * fabric::bytes_of(t)) {}
     std::size_t element() const { return fabric::bytes_of(dtype); }
     View view() { return packed(bytes.data(), rows, heads, dim); }
@@ -54,11 +58,12 @@ struct Tensor {
         const std::size_t run = static_cast<std::size_t>(head_count) * dim * element();
         for (int b = 0; b < batch; ++b)
             for (std::int64_t r = 0; r < count; ++r)
-                std::memcpy(&to.bytes[((static_cast<std::size_t>(b) * to.rows + to_first + r) * to.heads) * dim *
-                                      element()],
-                            &bytes[((static_cast<std::size_t>(b) * rows + first + r) * heads + head) * dim *
-                                   element()],
-                            run);
+                std::memcpy(
+                    &to.bytes[((static_cast<std::size_t>(b) * to.rows + to_first + r) * to.heads) *
+                              dim * element()],
+                    &bytes[((static_cast<std::size_t>(b) * rows + first + r) * heads + head) * dim *
+                           element()],
+                    run);
     }
 };
 
@@ -84,7 +89,8 @@ struct Case {
 
     /// Text and image rows of these heads as one tensor, in the problem's order.
     Tensor joined(const Tensor& image, const Tensor& text, HeadRange heads) const {
-        Tensor all(problem.dtype, problem.batch, image.rows + text.rows, heads.count(), problem.head_dim);
+        Tensor all(problem.dtype, problem.batch, image.rows + text.rows, heads.count(),
+                   problem.head_dim);
         const bool front = problem.text_place == TextPlace::kFront;
         image.copy_rows(0, image.rows, heads.begin, heads.count(), all, front ? text.rows : 0);
         text.copy_rows(0, text.rows, heads.begin, heads.count(), all, front ? 0 : image.rows);
@@ -136,20 +142,24 @@ inline std::vector<double> whole_f64(Case& c) {
         for (std::int64_t r = 0; r < q.rows; ++r)
             for (int h = 0; h < p.heads_q; ++h) {
                 const int kv = h / (p.heads_q / p.kv_heads());
-                const std::int64_t keys = p.with_lengths ? c.lengths[static_cast<std::size_t>(b)] : k.rows;
+                const std::int64_t keys =
+                    p.with_lengths ? c.lengths[static_cast<std::size_t>(b)] : k.rows;
                 std::vector<double> score(static_cast<std::size_t>(keys));
                 double most = -INFINITY, total = 0;
                 for (std::int64_t j = 0; j < keys; ++j) {
                     double dot = 0;
-                    for (int e = 0; e < p.head_dim; ++e) dot += q.at(b, r, h, e) * k.at(b, j, kv, e);
-                    score[static_cast<std::size_t>(j)] = dot / std::sqrt(static_cast<double>(p.head_dim));
+                    for (int e = 0; e < p.head_dim; ++e)
+                        dot += q.at(b, r, h, e) * k.at(b, j, kv, e);
+                    score[static_cast<std::size_t>(j)] =
+                        dot / std::sqrt(static_cast<double>(p.head_dim));
                     most = std::max(most, score[static_cast<std::size_t>(j)]);
                 }
                 std::vector<double> sum(static_cast<std::size_t>(p.head_dim), 0.0);
                 for (std::int64_t j = 0; j < keys; ++j) {
                     const double w = std::exp(score[static_cast<std::size_t>(j)] - most);
                     total += w;
-                    for (int e = 0; e < p.head_dim; ++e) sum[static_cast<std::size_t>(e)] += w * v.at(b, j, kv, e);
+                    for (int e = 0; e < p.head_dim; ++e)
+                        sum[static_cast<std::size_t>(e)] += w * v.at(b, j, kv, e);
                 }
                 for (double s : sum) out.push_back(keys == 0 ? 0 : s / total);
             }
@@ -173,7 +183,9 @@ class HostDevice final : public Device {
         if (size > 0) std::memcpy(kept_.back().get(), bytes, size);
         return kept_.back().get();
     }
-    void download(int, void* to, const void* from, std::size_t size) override { std::memcpy(to, from, size); }
+    void download(int, void* to, const void* from, std::size_t size) override {
+        std::memcpy(to, from, size);
+    }
 
   private:
     std::vector<std::unique_ptr<std::byte[]>> kept_;
@@ -192,7 +204,8 @@ inline std::int64_t first_row(const std::vector<std::int64_t>& rows, int rank) {
     return first;
 }
 
-/// The rank's rows of all heads. With `fused`, views into one [batch, rows, 3 * width + gap] projection.
+/// The rank's rows of all heads. With `fused`, views into one [batch, rows, 3 * width + gap]
+/// projection.
 inline ShardedInput shard(Device& device, Case& c, int rank, bool fused = false) {
     const Problem& p = c.problem;
     const std::vector<std::int64_t>& kv = p.rows_kv.empty() ? p.rows_q : p.rows_kv;
@@ -211,11 +224,13 @@ inline ShardedInput shard(Device& device, Case& c, int rank, bool fused = false)
         const std::size_t head = static_cast<std::size_t>(p.head_dim) * q.element();
         for (int b = 0; b < p.batch; ++b)
             for (std::int64_t r = 0; r < q.rows; ++r) {
-                std::byte* row = &all.bytes[static_cast<std::size_t>(b * q.rows + r) * all.heads * head];
+                std::byte* row =
+                    &all.bytes[static_cast<std::size_t>(b * q.rows + r) * all.heads * head];
                 const std::size_t at = static_cast<std::size_t>(b * q.rows + r);
                 std::memcpy(row, &q.bytes[at * q.heads * head], q.heads * head);
                 std::memcpy(row + q.heads * head, &k.bytes[at * k.heads * head], k.heads * head);
-                std::memcpy(row + (q.heads + k.heads) * head, &v.bytes[at * k.heads * head], k.heads * head);
+                std::memcpy(row + (q.heads + k.heads) * head, &v.bytes[at * k.heads * head],
+                            k.heads * head);
             }
         in.q.image = in.k.image = in.v.image = upload(device, rank, all);
         in.k.image.data = static_cast<std::byte*>(in.q.image.data) + q.heads * head;
@@ -229,7 +244,8 @@ inline ShardedInput shard(Device& device, Case& c, int rank, bool fused = false)
     in.k.text = upload(device, rank, c.text_k);
     in.v.text = upload(device, rank, c.text_v);
     if (p.with_lengths)
-        in.kv_lengths = static_cast<std::int32_t*>(device.upload(rank, c.lengths.data(), c.lengths.size() * 4));
+        in.kv_lengths =
+            static_cast<std::int32_t*>(device.upload(rank, c.lengths.data(), c.lengths.size() * 4));
     return in;
 }
 
@@ -245,30 +261,35 @@ inline GatheredInput gather(Device& device, Case& c, const Heads& heads, int ran
     in.k = upload(device, rank, k);
     in.v = upload(device, rank, v);
     if (p.with_lengths)
-        in.kv_lengths = static_cast<std::int32_t*>(device.upload(rank, c.lengths.data(), c.lengths.size() * 4));
+        in.kv_lengths =
+            static_cast<std::int32_t*>(device.upload(rank, c.lengths.data(), c.lengths.size() * 4));
     return in;
 }
 
 /// Bytes of [rows, heads, dim] of one sample.
-inline std::vector<std::byte> download(Device& device, int rank, const View& view, std::int64_t rows, int heads,
-                                       int dim, std::size_t element) {
+inline std::vector<std::byte> download(Device& device, int rank, const View& view,
+                                       std::int64_t rows, int heads, int dim, std::size_t element) {
     const std::size_t run = static_cast<std::size_t>(dim) * element;
     std::vector<std::byte> bytes(static_cast<std::size_t>(rows) * heads * run);
     if (rows == 0) return bytes;
     // One copy of the whole span, since a copy per row costs a GPU test its time.
     const std::size_t row = static_cast<std::size_t>(view.row_stride) * element;
     std::vector<std::byte> span(row * static_cast<std::size_t>(rows - 1) +
-                                static_cast<std::size_t>(view.head_stride) * element * (heads - 1) + run);
+                                static_cast<std::size_t>(view.head_stride) * element * (heads - 1) +
+                                run);
     device.download(rank, span.data(), view.data, span.size());
     for (std::int64_t r = 0; r < rows; ++r)
         for (int h = 0; h < heads; ++h)
             std::memcpy(&bytes[(static_cast<std::size_t>(r) * heads + h) * run],
-                        &span[r * row + static_cast<std::size_t>(h) * view.head_stride * element], run);
+                        &span[r * row + static_cast<std::size_t>(h) * view.head_stride * element],
+                        run);
     return bytes;
 }
 
-/// The first difference between a rank's result and the same rows of the whole, "" when there is none.
-inline std::string compare(Device& device, const Case& c, const Whole& w, const Result& result, int rank) {
+/// The first difference between a rank's result and the same rows of the whole, "" when there is
+/// none.
+inline std::string compare(Device& device, const Case& c, const Whole& w, const Result& result,
+                           int rank) {
     const Problem& p = c.problem;
     const std::int64_t rows = p.rows_q[static_cast<std::size_t>(rank)];
     const bool front = p.text_place == TextPlace::kFront;
@@ -276,23 +297,26 @@ inline std::string compare(Device& device, const Case& c, const Whole& w, const 
     const std::size_t row = static_cast<std::size_t>(p.heads_q) * p.head_dim * w.out.element();
     const auto where = [&](const char* what, int sample, std::size_t byte) {
         const std::size_t head = static_cast<std::size_t>(p.head_dim) * w.out.element();
-        return std::string(what) + " of rank " + std::to_string(rank) + ", sample " + std::to_string(sample) +
-               ", row " + std::to_string(byte / row) + ", head " + std::to_string(byte % row / head) +
-               ", element " + std::to_string(byte % head / w.out.element());
+        return std::string(what) + " of rank " + std::to_string(rank) + ", sample " +
+               std::to_string(sample) + ", row " + std::to_string(byte / row) + ", head " +
+               std::to_string(byte % row / head) + ", element " +
+               std::to_string(byte % head / w.out.element());
     };
     for (int b = 0; b < p.batch; ++b) {
         const std::byte* expected = &w.out.bytes[static_cast<std::size_t>(b) * w.out.rows * row];
         if (rows > 0) {
-            const auto got = download(device, rank, result.samples[static_cast<std::size_t>(b)], rows, p.heads_q,
-                                      p.head_dim, w.out.element());
+            const auto got = download(device, rank, result.samples[static_cast<std::size_t>(b)],
+                                      rows, p.heads_q, p.head_dim, w.out.element());
             for (std::size_t i = 0; i < got.size(); ++i)
-                if (got[i] != expected[static_cast<std::size_t>(first) * row + i]) return where("out", b, i);
+                if (got[i] != expected[static_cast<std::size_t>(first) * row + i])
+                    return where("out", b, i);
         }
         if (p.text_q > 0) {
             View text = result.text_out;
             text.data = static_cast<std::byte*>(text.data) +
                         static_cast<std::size_t>(b * text.batch_stride) * w.out.element();
-            const auto got = download(device, rank, text, p.text_q, p.heads_q, p.head_dim, w.out.element());
+            const auto got =
+                download(device, rank, text, p.text_q, p.heads_q, p.head_dim, w.out.element());
             const std::size_t at = static_cast<std::size_t>(front ? 0 : p.image_q()) * row;
             for (std::size_t i = 0; i < got.size(); ++i)
                 if (got[i] != expected[at + i]) return where("text", b, i);
@@ -302,11 +326,13 @@ inline std::string compare(Device& device, const Case& c, const Whole& w, const 
             const auto differs = [&](const LseView& view, std::int64_t count, std::int64_t at) {
                 if (count == 0) return false;
                 std::vector<float> got(static_cast<std::size_t>(count));
-                device.download(rank, got.data(), view.data + b * view.batch_stride + h * view.head_stride,
+                device.download(rank, got.data(),
+                                view.data + b * view.batch_stride + h * view.head_stride,
                                 got.size() * 4);
                 return std::memcmp(got.data(), lse + at, got.size() * 4) != 0;
             };
-            if (differs(result.lse, rows, first)) return where("lse", b, static_cast<std::size_t>(h));
+            if (differs(result.lse, rows, first))
+                return where("lse", b, static_cast<std::size_t>(h));
             if (differs(result.text_lse, p.text_q, front ? 0 : p.image_q()))
                 return where("text lse", b, static_cast<std::size_t>(h));
         }

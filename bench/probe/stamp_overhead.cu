@@ -2,7 +2,8 @@
 // interleaved so that clock and power drift meet both alike. All tiles stay local: no stall may
 // hide the cost.
 //
-//     bench_stamp_overhead [RESULT.json]      exit 1 where stamps cost 2% or more of tiles >= 5 us
+//     bench_stamp_overhead [RESULT.json [COMMIT]]      exit 1 where stamps cost 2% or more of tiles
+//     >= 5 us
 
 #include <algorithm>
 #include <cstdio>
@@ -110,11 +111,17 @@ int main(int argc, char** argv) {
     if (argc > 1) {
         xstage::core::Json argv_json = xstage::core::Json::array();
         for (int i = 0; i < argc; ++i) argv_json.push_back(argv[i]);
-        xstage::core::write_file_atomic(argv[1],
-                                        xstage::core::dump_json({{"bench", "stamp_overhead"},
-                                                                 {"gpu", properties.name},
-                                                                 {"argv", argv_json},
-                                                                 {"rows", rows}}));
+        int driver = 0, clock_khz = 0;
+        CHECK(cudaDriverGetVersion(&driver));
+        CHECK(cudaDeviceGetAttribute(&clock_khz, cudaDevAttrClockRate, 0));
+        xstage::core::write_file_atomic(
+            argv[1], xstage::core::dump_json({{"bench", "stamp_overhead"},
+                                              {"git_commit", argc > 2 ? argv[2] : ""},
+                                              {"gpu", properties.name},
+                                              {"max_clock_ghz", clock_khz / 1e6},
+                                              {"driver_cuda_version", driver},
+                                              {"argv", argv_json},
+                                              {"rows", rows}}));
     }
     return within ? 0 : 1;
 }

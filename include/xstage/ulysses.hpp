@@ -54,6 +54,7 @@ using AttentionKernel = std::function<void(const AttentionCall&)>;
 
 /// The attention kernel that is plugged in.
 struct Plug {
+    /// Empty: cuDNN (ulysses/cudnn.hpp), and reference_attention on `host`.
     AttentionKernel run;
     std::string name = "callback";
     /// False for a kernel that cannot be given its output's memory: `out` is then packed local
@@ -62,8 +63,8 @@ struct Plug {
     std::int64_t tile_rows = 128;
 };
 
-/// Attention in plain fp32 on the host, row by row; the host backend's default plug. A row without a
-/// valid key gives 0 and an LSE of -inf.
+/// Attention in plain fp32 on the host, row by row; the host backend's default plug. A row without
+/// a valid key gives 0 and an LSE of -inf.
 void reference_attention(const AttentionCall& call);
 
 /// Memory of the caller that takes a copy of a result instead of lending ours.
@@ -113,13 +114,14 @@ struct Options {
     Plug plug;
     int buffers = 2;
     SendOrder order = SendOrder::kInterleaved;
-    int blocks = 0;       ///< of the first all-to-all; 0: as many as the GPU holds
-    bool attend = true;   ///< memory for the first all-to-all too; false: attend_and_scatter alone
+    int blocks = 0;      ///< of the first all-to-all; 0: as many as the GPU holds
+    bool attend = true;  ///< memory for the first all-to-all too; false: attend_and_scatter alone
 };
 
-/// Attention over ranks whose sequence is sharded: heads are gathered by one kernel that stores to the
-/// peers, and the attention kernel's own stores bring the result back. Collective to build and to call;
-/// the same rules as for Fabric. Calls allocate nothing and can be captured into CUDA graphs.
+/// Attention over ranks whose sequence is sharded: heads are gathered by one kernel that stores to
+/// the peers, and the attention kernel's own stores bring the result back. Collective to build and
+/// to call; the same rules as for Fabric. Calls allocate no device memory, never wait on the host,
+/// and can be captured into CUDA graphs.
 class UlyssesAttention {
   public:
     UlyssesAttention(fabric::Fabric& fabric, const Problem& problem, const Options& options = {});
@@ -141,8 +143,8 @@ class UlyssesAttention {
     void use_buffer(int buffer);
     /// The result's memory, known before the call: a fused block may write its other columns there.
     View out_memory(int buffer, int rank) const;
-    /// Memory for a rank's gathered Q, rows in the order of plan().q_map: attend_and_scatter takes a Q
-    /// that stands there as it is. Only with Options::attend.
+    /// Memory for a rank's gathered Q, rows in the order of plan().q_map: attend_and_scatter takes
+    /// a Q that stands there as it is. Only with Options::attend.
     View query_memory(int rank) const;
     /// Leaves the receiver's wait out of the next calls; finish() makes up for it.
     void set_deferred(bool deferred);

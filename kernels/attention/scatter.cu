@@ -50,13 +50,15 @@ __global__ void __launch_bounds__(kThreads) scatter_units(const __grid_constant_
             row = rest % rows;
             rest /= rows;
         }
-        const std::byte* from = s.from + rest * s.from_batch + axis_row(s.from_map, p, row) * s.from_row +
-                                head * s.from_head + unit * static_cast<int>(sizeof(Unit));
+        const std::byte* from = s.from + rest * s.from_batch +
+                                axis_row(s.from_map, p, row) * s.from_row + head * s.from_head +
+                                unit * static_cast<int>(sizeof(Unit));
         std::byte* to = s.to[p] + rest * s.to_batch[p] + axis_row(s.to_map, p, row) * s.to_row +
                         head * s.to_head + unit * static_cast<int>(sizeof(Unit));
         Unit value = *reinterpret_cast<const Unit*>(from);
         if constexpr (!std::is_void_v<T>) {
-            const auto* factor = reinterpret_cast<const T*>(s.scale + rest * s.scale_batch + row * s.scale_row);
+            const auto* factor =
+                reinterpret_cast<const T*>(s.scale + rest * s.scale_batch + row * s.scale_row);
             value = scaled<Unit, T>(value, factor[head].value());
         }
         *reinterpret_cast<Unit*>(to) = value;
@@ -65,12 +67,14 @@ __global__ void __launch_bounds__(kThreads) scatter_units(const __grid_constant_
 
 /// Bits that any address or stride has set; the lowest is what all of them are aligned to.
 std::uint64_t misalignment(const RowScatter& s) {
-    std::uint64_t bits = reinterpret_cast<std::uint64_t>(s.from) | static_cast<std::uint64_t>(s.bytes);
+    std::uint64_t bits =
+        reinterpret_cast<std::uint64_t>(s.from) | static_cast<std::uint64_t>(s.bytes);
     for (std::int64_t stride : {s.from_batch, s.from_row, s.from_head, s.to_row, s.to_head})
         bits |= static_cast<std::uint64_t>(stride);
     for (int p = 0; p < s.world; ++p)
         if (s.to[p] != nullptr)
-            bits |= reinterpret_cast<std::uint64_t>(s.to[p]) | static_cast<std::uint64_t>(s.to_batch[p]);
+            bits |= reinterpret_cast<std::uint64_t>(s.to[p]) |
+                    static_cast<std::uint64_t>(s.to_batch[p]);
     return bits;
 }
 
@@ -110,10 +114,14 @@ cudaError_t scatter_rows(const RowScatter& scatter, cudaStream_t stream) {
     if (most_rows == 0 || s.bytes == 0) return cudaSuccess;
     if (s.scale == nullptr) return launch_widest<void>(s, most_rows, stream);
     switch (s.dtype) {
-        case fabric::DType::kBf16: return launch_widest<Bf16>(s, most_rows, stream);
-        case fabric::DType::kF16: return launch_widest<Fp16>(s, most_rows, stream);
-        case fabric::DType::kF32: return launch_widest<Fp32>(s, most_rows, stream);
-        default: return cudaErrorInvalidValue;
+        case fabric::DType::kBf16:
+            return launch_widest<Bf16>(s, most_rows, stream);
+        case fabric::DType::kF16:
+            return launch_widest<Fp16>(s, most_rows, stream);
+        case fabric::DType::kF32:
+            return launch_widest<Fp32>(s, most_rows, stream);
+        default:
+            return cudaErrorInvalidValue;
     }
 }
 

@@ -2,9 +2,9 @@
 //
 //   to[p][b, map(row), h] = rotate(normalise(from[b, row, first_head[p] + h]))
 //
-// A group of lanes holds a head, 8 elements a lane, so every load and store is 16 bytes and a store of
-// a head is one run. A group takes a few heads of one row in the sender's order (order.hpp)
-// and loads them before it works on the first.
+// A group of lanes holds a head, 8 elements a lane, so every load and store is 16 bytes and a store
+// of a head is one run. A group takes a few heads of one row in the sender's order (order.hpp) and
+// loads them before it works on the first.
 
 #include "ulysses/send.cuh"
 
@@ -16,8 +16,8 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kVector = 8;  // elements of 2 bytes in one access
-// Heads in flight per group: 64 bytes a thread hide memory's latency; with arithmetic between, its own
-// latency is hidden by the other warps, and registers are dearer.
+// Heads in flight per group: 64 bytes a thread hide memory's latency; with arithmetic between, its
+// own latency is hidden by the other warps, and registers are dearer.
 constexpr int kPlainHeads = 4;
 constexpr int kHeads = 2;
 static_assert(kVector == kSumGroup, "a lane's elements are one group of the sum of squares");
@@ -32,7 +32,8 @@ struct Work {
 
 /// Cuts the order into pieces of up to kHeads heads of one row.
 template <int kHeads>
-__device__ __forceinline__ Work work_at(const HeadScatter& s, std::int64_t rows, int total, std::int64_t i) {
+__device__ __forceinline__ Work work_at(const HeadScatter& s, std::int64_t rows, int total,
+                                        std::int64_t i) {
     if (s.order == SendOrder::kInterleaved) {
         const int parts = (total + kHeads - 1) / kHeads;
         const std::int64_t row = i / parts;
@@ -95,8 +96,8 @@ __device__ __forceinline__ float sum_of_squares(const Vector<T>& v) {
 
 /// Entries `at`, `at + 1`, ... of a table: two accesses where fp32 entries are aligned.
 template <class T>
-__device__ __forceinline__ void load_entries(float (&to)[kVector], const Rotary& r, const void* table,
-                                             std::int64_t at) {
+__device__ __forceinline__ void load_entries(float (&to)[kVector], const Rotary& r,
+                                             const void* table, std::int64_t at) {
     const auto* entry = static_cast<const float*>(table) + at;
     if (r.table_fp32 && reinterpret_cast<std::uintptr_t>(entry) % 16 == 0) {
         const float4 low = reinterpret_cast<const float4*>(entry)[0];
@@ -111,9 +112,10 @@ __device__ __forceinline__ void load_entries(float (&to)[kVector], const Rotary&
 
 /// The table's entries for elements [first, first + 8) of a head.
 template <class T>
-__device__ __forceinline__ void load_table(float (&cos)[kVector], float (&sin)[kVector], const Rotary& r,
-                                           std::int64_t base, int first) {
-    const bool run = r.step == 1 && (r.table == RotaryTable::kPerDim || r.kind == RotaryKind::kHalf);
+__device__ __forceinline__ void load_table(float (&cos)[kVector], float (&sin)[kVector],
+                                           const Rotary& r, std::int64_t base, int first) {
+    const bool run =
+        r.step == 1 && (r.table == RotaryTable::kPerDim || r.kind == RotaryKind::kHalf);
     if (run) {
         const std::int64_t at = base + cos_index(r, pair_of(r.kind, r.dims, first), first);
         load_entries<T>(cos, r, r.cos, at);
@@ -123,36 +125,43 @@ __device__ __forceinline__ void load_table(float (&cos)[kVector], float (&sin)[k
 #pragma unroll
     for (int j = 0; j < kVector; ++j) {
         const Pair pair = pair_of(r.kind, r.dims, first + j);
-        cos[j] = table_entry<T>(r, r.cos, base + std::int64_t{cos_index(r, pair, first + j)} * r.step);
-        sin[j] = table_entry<T>(r, r.sin, base + std::int64_t{sin_index(r, pair, first + j)} * r.step);
+        cos[j] =
+            table_entry<T>(r, r.cos, base + std::int64_t{cos_index(r, pair, first + j)} * r.step);
+        sin[j] =
+            table_entry<T>(r, r.sin, base + std::int64_t{sin_index(r, pair, first + j)} * r.step);
     }
 }
 
 template <class T>
-__device__ __forceinline__ void normalise(float (&y)[kVector], const Vector<T>& x, const Norm& norm, float rstd,
-                                          std::int64_t weight) {
+__device__ __forceinline__ void normalise(float (&y)[kVector], const Vector<T>& x, const Norm& norm,
+                                          float rstd, std::int64_t weight) {
 #pragma unroll
-    for (int j = 0; j < kVector; ++j) y[j] = normalised<T>(norm, x.element[j].value(), rstd, weight + j);
+    for (int j = 0; j < kVector; ++j)
+        y[j] = normalised<T>(norm, x.element[j].value(), rstd, weight + j);
 }
 
 /// A head's elements of this lane, normalised and rotated.
 template <class T>
-__device__ __forceinline__ void transform(const HeadScatter& s, Vector<T>& x, const Vector<T>& other, float rstd,
-                                          int head, int first, int partner, const float (&cos)[kVector],
+__device__ __forceinline__ void transform(const HeadScatter& s, Vector<T>& x,
+                                          const Vector<T>& other, float rstd, int head, int first,
+                                          int partner, const float (&cos)[kVector],
                                           const float (&sin)[kVector]) {
     float own[kVector], turned[kVector];
-    const std::int64_t weight = s.norm.kind == NormKind::kFullWidth ? std::int64_t{head} * s.head_dim : 0;
+    const std::int64_t weight =
+        s.norm.kind == NormKind::kFullWidth ? std::int64_t{head} * s.head_dim : 0;
     const bool norm = s.norm.kind != NormKind::kNone;
     const bool half = s.rotary.kind == RotaryKind::kHalf;
     const bool rotates = s.rotary.kind != RotaryKind::kNone && first < s.rotary.dims;
 #pragma unroll
     for (int j = 0; j < kVector; ++j)
-        own[j] = norm ? normalised<T>(s.norm, x.element[j].value(), rstd, weight + first + j) : x.element[j].value();
+        own[j] = norm ? normalised<T>(s.norm, x.element[j].value(), rstd, weight + first + j)
+                      : x.element[j].value();
     if (half && rotates) {
 #pragma unroll
         for (int j = 0; j < kVector; ++j)
-            turned[j] = norm ? normalised<T>(s.norm, other.element[j].value(), rstd, weight + partner + j)
-                             : other.element[j].value();
+            turned[j] =
+                norm ? normalised<T>(s.norm, other.element[j].value(), rstd, weight + partner + j)
+                     : other.element[j].value();
     } else {
 #pragma unroll
         for (int j = 0; j < kVector; ++j) turned[j] = own[j ^ 1];
@@ -167,8 +176,8 @@ __device__ __forceinline__ void transform(const HeadScatter& s, Vector<T>& x, co
 
 /// `kPlain`: neither norm nor rotation, as for V.
 template <class T, bool kPlain>
-__global__ void __launch_bounds__(kThreads) send_vectors(const __grid_constant__ HeadScatter s, int total,
-                                                         int lanes, std::int64_t count) {
+__global__ void __launch_bounds__(kThreads)
+    send_vectors(const __grid_constant__ HeadScatter s, int total, int lanes, std::int64_t count) {
     constexpr int kInFlight = kPlain ? kPlainHeads : kHeads;
     const int lane = static_cast<int>(threadIdx.x) % lanes;
     const unsigned base = threadIdx.x % 32 / lanes * lanes;
@@ -181,8 +190,8 @@ __global__ void __launch_bounds__(kThreads) send_vectors(const __grid_constant__
     const bool rotates = s.rotary.kind != RotaryKind::kNone && first < s.rotary.dims;
     const int partner = half ? pair_of(s.rotary.kind, s.rotary.dims, first).partner : first;
 
-    for (std::int64_t i = std::int64_t{blockIdx.x} * (kThreads / lanes) + threadIdx.x / lanes; i < count;
-         i += groups) {
+    for (std::int64_t i = std::int64_t{blockIdx.x} * (kThreads / lanes) + threadIdx.x / lanes;
+         i < count; i += groups) {
         const Work work = work_at<kInFlight>(s, rows, total, i);
         const auto b = static_cast<int>(work.row / s.rows);
         const std::int64_t row = work.row % s.rows;
@@ -220,12 +229,14 @@ __global__ void __launch_bounds__(kThreads) send_vectors(const __grid_constant__
                 float rstd = 1;
                 if (s.norm.kind == NormKind::kPerHead) {
                     const float sum = sum_over(holds ? sum_of_squares(x[k]) : 0.0f, lanes, mask);
-                    rstd = exact::rsqrt(exact::add(__fdiv_rn(sum, static_cast<float>(s.head_dim)), s.norm.eps));
+                    rstd = exact::rsqrt(
+                        exact::add(__fdiv_rn(sum, static_cast<float>(s.head_dim)), s.norm.eps));
                 } else if (s.norm.kind == NormKind::kFullWidth) {
                     rstd = s.rstd[work.row];
                 }
                 if (rotates && (k == 0 || s.rotary.head_stride != 0))
-                    load_table<T>(cos, sin, s.rotary, table + head[k] * s.rotary.head_stride, first);
+                    load_table<T>(cos, sin, s.rotary, table + head[k] * s.rotary.head_stride,
+                                  first);
                 if (holds) transform<T>(s, x[k], other[k], rstd, head[k], first, partner, cos, sin);
             }
         }
@@ -245,15 +256,16 @@ __global__ void __launch_bounds__(kThreads) send_elements(const __grid_constant_
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const std::int64_t rows = s.rows * s.batch;
     const std::int64_t warps = std::int64_t{gridDim.x} * (kThreads / 32);
-    for (std::int64_t i = std::int64_t{blockIdx.x} * (kThreads / 32) + threadIdx.x / 32; i < rows * s.world;
-         i += warps) {
+    for (std::int64_t i = std::int64_t{blockIdx.x} * (kThreads / 32) + threadIdx.x / 32;
+         i < rows * s.world; i += warps) {
         const SendStep step = send_step(s.order, s.rank, s.world, rows, i);
         const auto b = static_cast<int>(step.row / s.rows);
         const std::int64_t row = step.row % s.rows;
         const int peer = step.destination;
         for (int h = 0; h < s.head_count[peer]; ++h) {
             const int head = s.first_head[peer] + h;
-            const T* x = static_cast<const T*>(s.from) + b * s.from_batch + row * s.from_row + head * s.from_head;
+            const T* x = static_cast<const T*>(s.from) + b * s.from_batch + row * s.from_row +
+                         head * s.from_head;
             T* y = static_cast<T*>(s.to[peer]) + b * s.to_batch[peer] +
                    axis_row(s.map, s.map_rank, row) * s.to_row[peer] + std::int64_t{h} * s.head_dim;
             float rstd = 1;
@@ -267,17 +279,20 @@ __global__ void __launch_bounds__(kThreads) send_elements(const __grid_constant_
                     mine = exact::add(mine, sum);
                 }
                 mine = sum_over(mine, 32, ~0u);
-                rstd = exact::rsqrt(exact::add(__fdiv_rn(mine, static_cast<float>(s.head_dim)), s.norm.eps));
+                rstd = exact::rsqrt(
+                    exact::add(__fdiv_rn(mine, static_cast<float>(s.head_dim)), s.norm.eps));
             }
             const std::int64_t weight =
                 s.norm.kind == NormKind::kFullWidth ? std::int64_t{head} * s.head_dim : 0;
             const auto value = [&](int e) {
-                return s.norm.kind == NormKind::kNone ? x[e].value()
-                                                      : normalised<T>(s.norm, x[e].value(), rstd, weight + e);
+                return s.norm.kind == NormKind::kNone
+                           ? x[e].value()
+                           : normalised<T>(s.norm, x[e].value(), rstd, weight + e);
             };
             const Rotary& r = s.rotary;
             const int dims = r.kind == RotaryKind::kNone ? 0 : r.dims;
-            const std::int64_t table = b * r.batch_stride + row * r.row_stride + head * r.head_stride;
+            const std::int64_t table =
+                b * r.batch_stride + row * r.row_stride + head * r.head_stride;
             for (int e = lane; e < s.head_dim; e += 32) {
                 if (e >= dims) {
                     y[e] = T::from(value(e));
@@ -288,7 +303,8 @@ __global__ void __launch_bounds__(kThreads) send_elements(const __grid_constant_
                     table_entry<T>(r, r.cos, table + std::int64_t{cos_index(r, pair, e)} * r.step);
                 const float sin =
                     table_entry<T>(r, r.sin, table + std::int64_t{sin_index(r, pair, e)} * r.step);
-                y[e] = T::from(rotated<T>(r.math, pair.first, value(e), value(pair.partner), cos, sin));
+                y[e] = T::from(
+                    rotated<T>(r.math, pair.first, value(e), value(pair.partner), cos, sin));
             }
         }
     }
@@ -300,7 +316,8 @@ __global__ void __launch_bounds__(kRowLanes) sum_rows(const __grid_constant__ He
     __shared__ float warp_sum[kRowLanes / 32];
     const std::int64_t width = std::int64_t{s.heads} * s.head_dim;
     for (std::int64_t i = blockIdx.x; i < s.rows * s.batch; i += gridDim.x) {
-        const T* x = static_cast<const T*>(s.from) + i / s.rows * s.from_batch + i % s.rows * s.from_row;
+        const T* x =
+            static_cast<const T*>(s.from) + i / s.rows * s.from_batch + i % s.rows * s.from_row;
         float mine = 0;
         for (std::int64_t g = threadIdx.x; g * kSumGroup < width; g += kRowLanes) {
             float sum = 0;
@@ -308,7 +325,8 @@ __global__ void __launch_bounds__(kRowLanes) sum_rows(const __grid_constant__ He
             const T* at = x + e / s.head_dim * s.from_head + e % s.head_dim;
             bool vector = false;
             if constexpr (sizeof(T) == 2)
-                vector = s.head_dim % kVector == 0 && reinterpret_cast<std::uintptr_t>(at) % 16 == 0;
+                vector =
+                    s.head_dim % kVector == 0 && reinterpret_cast<std::uintptr_t>(at) % 16 == 0;
             if (vector) {
                 if constexpr (sizeof(T) == 2) sum = sum_of_squares(load(at));
             } else {
@@ -325,7 +343,8 @@ __global__ void __launch_bounds__(kRowLanes) sum_rows(const __grid_constant__ He
         if (threadIdx.x == 0) {
             float sum = warp_sum[0];
             for (int w = 1; w < kRowLanes / 32; ++w) sum = exact::add(sum, warp_sum[w]);
-            s.rstd[i] = exact::rsqrt(exact::add(__fdiv_rn(sum, static_cast<float>(width)), s.norm.eps));
+            s.rstd[i] =
+                exact::rsqrt(exact::add(__fdiv_rn(sum, static_cast<float>(width)), s.norm.eps));
         }
         __syncthreads();
     }
@@ -333,7 +352,8 @@ __global__ void __launch_bounds__(kRowLanes) sum_rows(const __grid_constant__ He
 
 bool vectors_fit(const HeadScatter& s) {
     std::uint64_t bits = reinterpret_cast<std::uint64_t>(s.from) / 2;
-    for (std::int64_t stride : {s.from_batch, s.from_row, s.from_head}) bits |= static_cast<std::uint64_t>(stride);
+    for (std::int64_t stride : {s.from_batch, s.from_row, s.from_head})
+        bits |= static_cast<std::uint64_t>(stride);
     if (reinterpret_cast<std::uint64_t>(s.from) % 16 != 0 || bits % kVector != 0) return false;
     if (s.head_dim % kVector != 0 || s.head_dim > 32 * kVector) return false;
     if (s.rotary.kind == RotaryKind::kNone) return true;
@@ -350,10 +370,11 @@ template <class T, bool kPlain>
 cudaError_t launch_vectors(const HeadScatter& s, cudaStream_t stream) {
     int lanes = 1;
     while (lanes * kVector < s.head_dim) lanes *= 2;
-    const std::int64_t count = work_count<kPlain ? kPlainHeads : kHeads>(s);
+    const std::int64_t count = work_count < kPlain ? kPlainHeads : kHeads > (s);
     const std::int64_t per_block = kThreads / lanes;
     send_vectors<T, kPlain>
-        <<<grid_of(s, (count + per_block - 1) / per_block), kThreads, 0, stream>>>(s, sent_heads(s), lanes, count);
+        <<<grid_of(s, (count + per_block - 1) / per_block), kThreads, 0, stream>>>(s, sent_heads(s),
+                                                                                   lanes, count);
     return cudaGetLastError();
 }
 
@@ -375,20 +396,31 @@ cudaError_t launch_type(const HeadScatter& s, cudaStream_t stream) {
 cudaError_t send_heads(const HeadScatter& s, cudaStream_t stream) {
     if (s.rows == 0 || sent_heads(s) == 0) return cudaSuccess;
     switch (s.dtype) {
-        case fabric::DType::kBf16: return launch_type<Bf16>(s, stream);
-        case fabric::DType::kF16: return launch_type<Fp16>(s, stream);
-        case fabric::DType::kF32: return launch_type<Fp32>(s, stream);
-        default: return cudaErrorInvalidValue;
+        case fabric::DType::kBf16:
+            return launch_type<Bf16>(s, stream);
+        case fabric::DType::kF16:
+            return launch_type<Fp16>(s, stream);
+        case fabric::DType::kF32:
+            return launch_type<Fp32>(s, stream);
+        default:
+            return cudaErrorInvalidValue;
     }
 }
 
 cudaError_t row_rstd(const HeadScatter& s, cudaStream_t stream) {
     const unsigned grid = grid_of(s, s.rows * s.batch);
     switch (s.dtype) {
-        case fabric::DType::kBf16: sum_rows<Bf16><<<grid, kRowLanes, 0, stream>>>(s); break;
-        case fabric::DType::kF16: sum_rows<Fp16><<<grid, kRowLanes, 0, stream>>>(s); break;
-        case fabric::DType::kF32: sum_rows<Fp32><<<grid, kRowLanes, 0, stream>>>(s); break;
-        default: return cudaErrorInvalidValue;
+        case fabric::DType::kBf16:
+            sum_rows<Bf16><<<grid, kRowLanes, 0, stream>>>(s);
+            break;
+        case fabric::DType::kF16:
+            sum_rows<Fp16><<<grid, kRowLanes, 0, stream>>>(s);
+            break;
+        case fabric::DType::kF32:
+            sum_rows<Fp32><<<grid, kRowLanes, 0, stream>>>(s);
+            break;
+        default:
+            return cudaErrorInvalidValue;
     }
     return cudaGetLastError();
 }
@@ -396,9 +428,10 @@ cudaError_t row_rstd(const HeadScatter& s, cudaStream_t stream) {
 template <class T>
 cudaError_t preload_vectors() {
     cudaFuncAttributes a{};
-    const void* kernels[] = {
-        reinterpret_cast<const void*>(send_vectors<T, true>), reinterpret_cast<const void*>(send_vectors<T, false>),
-        reinterpret_cast<const void*>(send_elements<T>), reinterpret_cast<const void*>(sum_rows<T>)};
+    const void* kernels[] = {reinterpret_cast<const void*>(send_vectors<T, true>),
+                             reinterpret_cast<const void*>(send_vectors<T, false>),
+                             reinterpret_cast<const void*>(send_elements<T>),
+                             reinterpret_cast<const void*>(sum_rows<T>)};
     cudaError_t error = cudaSuccess;
     for (const void* kernel : kernels)
         if (error == cudaSuccess) error = cudaFuncGetAttributes(&a, kernel);

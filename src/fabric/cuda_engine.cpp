@@ -70,10 +70,9 @@ class DeviceRanks {
         const DeviceScope scope(device_);
         const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(std::uint64_t);
         for (int i = 0; i < group_.local; ++i) {
-            Lane* lanes = group_.block[group_.ranks[i]]->from;
-            for (std::uint64_t* words : {&lanes->data[first], &lanes->credit[first]})
-                check_runtime(cudaMemset2D(words, sizeof(Lane), 0, bytes, group_.world),
-                              "cudaMemset2D");
+            for (Lane& lane : group_.block[group_.ranks[i]]->from)
+                for (std::uint64_t* words : {&lane.data[first], &lane.credit[first]})
+                    check_runtime(cudaMemset(words, 0, bytes), "cudaMemset");
             for (std::uint64_t* words :
                  {&group_.state[i].sent[first], &group_.state[i].received[first]})
                 check_runtime(cudaMemset(words, 0, bytes), "cudaMemset");

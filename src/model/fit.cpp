@@ -15,8 +15,9 @@
 namespace xstage::model {
 namespace {
 
-constexpr double kWidest = 4.0;       // an interval wider than this factor identifies nothing
-constexpr double kResolution = 0.01;  // half width that stopping and rounding alone can explain
+constexpr double kWidest = 4.0;           // an interval wider than this factor identifies nothing
+constexpr double kResolution = 0.01;      // half width that stopping and rounding alone can explain
+constexpr double kRowResolution = 0.005;  // of one recorded time: stamps, and where the fit stops
 
 double median(std::vector<double> v) {
     return percentile(std::move(v), 0.5);
@@ -80,6 +81,11 @@ void estimate_all(const std::vector<Parameter>& free, const Solution& solution, 
                   const FitOptions& options, Profile& profile) {
     const auto draws = resample(solution, cases, options.seed, options.resamples, free.size());
     const auto centre = solution.free;
+    // Where parameters can trade against each other, the rows' own resolution widens both.
+    const auto j = solution.jacobian.topRows(solution.residual.size());
+    Eigen::MatrixXd normal = j.transpose() * j;
+    normal.diagonal().array() += 1e-4;
+    const Eigen::VectorXd trade = normal.inverse().diagonal().cwiseSqrt() * (2 * kRowResolution);
     for (std::size_t i = 0; i < free.size(); ++i) {
         Estimate e;
         describe(free[i], profile, e);
@@ -88,8 +94,9 @@ void estimate_all(const std::vector<Parameter>& free, const Solution& solution, 
         const double x = centre[static_cast<Eigen::Index>(i)];
         // The linear step is centred on the solution; its spread is what the rows leave open.
         const double middle = percentile(own, 0.5);
-        const double down = std::min(percentile(own, 0.025) - middle, 0.0) - kResolution;
-        const double up = std::max(percentile(own, 0.975) - middle, 0.0) + kResolution;
+        const double least = kResolution + trade[static_cast<Eigen::Index>(i)];
+        const double down = std::min(percentile(own, 0.025) - middle, 0.0) - least;
+        const double up = std::max(percentile(own, 0.975) - middle, 0.0) + least;
         e.low = from_free(free[i], x + down);
         e.high = from_free(free[i], x + up);
         if (up - down > 2 * std::log(kWidest)) {

@@ -47,6 +47,8 @@ class CountRequests {
         sigprocmask(SIG_BLOCK, &requests, &before_);
     }
     ~CountRequests() {
+        g_stop_requests =
+            0;  // they were the child's; what this process does next is another matter
         sigprocmask(SIG_SETMASK, &before_, nullptr);
         sigaction(SIGINT, &interrupt_, nullptr);
         sigaction(SIGTERM, &terminate_, nullptr);

@@ -141,8 +141,8 @@ struct Plan {
     std::size_t out_row_bytes() const;
 };
 
-/// Works the plan out; `kAuto` takes the layout with the least predicted time among those within the
-/// limits. Throws Error (kBadInput) when the layout asked for cannot serve the problem.
+/// Works the plan out; `kAuto` takes the layout with the least predicted time among those within
+/// the limits. Throws Error (kBadInput) when the layout asked for cannot serve the problem.
 Plan make_plan(const Problem& problem, const PlanOptions& options = {});
 
 /// One line: layout, calls, tiles added, memory, prediction.

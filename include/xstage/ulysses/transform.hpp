@@ -43,7 +43,8 @@ enum class RotaryMath : std::uint8_t {
     kEachRounded,  ///< every operation rounded to the dtype, the table first (MiniMax-H3)
 };
 
-/// Rotation by a table that the caller made. Strides in table elements; 0 where the table has no such axis.
+/// Rotation by a table that the caller made. Strides in table elements; 0 where the table has no
+/// such axis.
 struct Rotary {
     RotaryKind kind = RotaryKind::kNone;
     RotaryTable table = RotaryTable::kPerDim;
@@ -64,7 +65,8 @@ Rotary flux(const float* cos, const float* sin, int head_dim);  ///< also Flux.2
 Rotary wan(const float* cos, const float* sin, int head_dim);
 Rotary qwen_image(const float* table, int head_dim);  ///< complex64 [rows, head_dim / 2]
 /// [batch, rows, heads * head_dim] tables.
-Rotary ltx2_interleaved(const float* cos, const float* sin, int heads, int head_dim, std::int64_t rows);
+Rotary ltx2_interleaved(const float* cos, const float* sin, int heads, int head_dim,
+                        std::int64_t rows);
 /// [batch, heads, rows, head_dim / 2] tables.
 Rotary ltx2_split(const float* cos, const float* sin, int heads, int head_dim, std::int64_t rows);
 Rotary minimax_h3(const float* cos, const float* sin, int dims = 96);
@@ -220,12 +222,14 @@ XSTAGE_HD constexpr int sin_index(const Rotary& r, const Pair& pair, int e) {
 
 template <class T>
 XSTAGE_HD float table_entry(const Rotary& r, const void* table, std::int64_t at) {
-    return r.table_fp32 ? static_cast<const float*>(table)[at] : static_cast<const T*>(table)[at].value();
+    return r.table_fp32 ? static_cast<const float*>(table)[at]
+                        : static_cast<const T*>(table)[at].value();
 }
 
 /// y = own * cos -+ partner * sin, rounded to T.
 template <class T>
-XSTAGE_HD float rotated(RotaryMath math, bool first, float own, float partner, float cos, float sin) {
+XSTAGE_HD float rotated(RotaryMath math, bool first, float own, float partner, float cos,
+                        float sin) {
     const float turned = first ? -partner : partner;
     if (math == RotaryMath::kEachRounded) {
         const float c = T::from(cos).value();

@@ -5,24 +5,30 @@
 #include "fabric/group.hpp"
 #include "ops/ulysses/impl.hpp"
 #include "xstage/error.hpp"
+#include "xstage/ulysses/cudnn.hpp"
 
 namespace xstage::ulysses {
 namespace {
 
-[[noreturn]] void bad(const std::string& message) { throw Error(ErrorKind::kBadInput, message); }
+[[noreturn]] void bad(const std::string& message) {
+    throw Error(ErrorKind::kBadInput, message);
+}
 
 std::string call_of(const Problem& p, const Options& o) {
     return fmt::format(
-        "ulysses(B={}, H={}, Hkv={}, D={}, rows_q=[{}], rows_kv=[{}], text={}/{} {}, {}, lse={}, lengths={}, "
+        "ulysses(B={}, H={}, Hkv={}, D={}, rows_q=[{}], rows_kv=[{}], text={}/{} {}, {}, lse={}, "
+        "lengths={}, "
         "pitch={}, layout={}, attend={}, buffers={})",
-        p.batch, p.heads_q, p.kv_heads(), p.head_dim, fmt::join(p.rows_q, ", "), fmt::join(p.rows_kv, ", "),
-        p.text_q, p.text_kv, p.text_place == TextPlace::kFront ? "front" : "rear", fabric::name_of(p.dtype),
-        p.with_lse, p.with_lengths, p.out_pitch, name_of(o.plan.layout), o.attend, o.buffers);
+        p.batch, p.heads_q, p.kv_heads(), p.head_dim, fmt::join(p.rows_q, ", "),
+        fmt::join(p.rows_kv, ", "), p.text_q, p.text_kv,
+        p.text_place == TextPlace::kFront ? "front" : "rear", fabric::name_of(p.dtype), p.with_lse,
+        p.with_lengths, p.out_pitch, name_of(o.plan.layout), o.attend, o.buffers);
 }
 
 Plan plan_for(const fabric::Fabric& fabric, const Problem& problem, const Options& options) {
     if (problem.world() != fabric.world())
-        bad(fmt::format("rows_q names {} ranks, the group has {}", problem.world(), fabric.world()));
+        bad(fmt::format("rows_q names {} ranks, the group has {}", problem.world(),
+                        fabric.world()));
     PlanOptions plan = options.plan;
     plan.page_bytes = fabric.page_bytes();
     plan.own_q = options.attend;
@@ -38,26 +44,34 @@ UlyssesAttention::Impl::Impl(fabric::Fabric& group, const Problem& problem, cons
     : fabric(group), options(o) {
     fabric.check();
     if (!options.plug.run) {
-        if (fabric.backend() != fabric::Backend::kHost)
-            bad("this backend needs an attention kernel: give Options::plug");
-        options.plug = {reference_attention, "reference", true, 128};
+        // Set here what only the kernel decides; the rest of the plug stays as the caller wants it.
+        options.plug.name = fabric.backend() == fabric::Backend::kHost ? "reference" : "cudnn";
     }
     const fabric::Outcome planned = fabric::attempt([&] {
+        if (!options.plug.run)
+            options.plug.run =
+                fabric.backend() == fabric::Backend::kHost ? reference_attention : cudnn_plug().run;
         plan = plan_for(fabric, problem, options);
         if (options.buffers < 1) bad("at least one buffer is needed");
-        mover = fabric.backend() == fabric::Backend::kHost ? make_host_mover() : make_cuda_mover(fabric);
+        mover = fabric.backend() == fabric::Backend::kHost ? make_host_mover()
+                                                           : make_cuda_mover(fabric);
     });
     // Ranks that mean different problems must find out here, all of them, not in a hanging call.
     fabric.impl().agree(call_of(problem, options), planned);
     arena = std::make_unique<Arena>(fabric, plan, options);
 }
 
-UlyssesAttention::UlyssesAttention(fabric::Fabric& fabric, const Problem& problem, const Options& options)
+UlyssesAttention::UlyssesAttention(fabric::Fabric& fabric, const Problem& problem,
+                                   const Options& options)
     : impl_(std::make_unique<Impl>(fabric, problem, options)) {}
 UlyssesAttention::~UlyssesAttention() = default;
 
-const Plan& UlyssesAttention::plan() const { return impl_->plan; }
-std::size_t UlyssesAttention::memory_bytes() const { return impl_->arena->bytes(); }
+const Plan& UlyssesAttention::plan() const {
+    return impl_->plan;
+}
+std::size_t UlyssesAttention::memory_bytes() const {
+    return impl_->arena->bytes();
+}
 
 void UlyssesAttention::use_buffer(int buffer) {
     if (buffer < 0 || buffer >= impl_->options.buffers)
@@ -65,9 +79,13 @@ void UlyssesAttention::use_buffer(int buffer) {
     impl_->next_buffer = buffer;
 }
 
-void UlyssesAttention::set_deferred(bool deferred) { impl_->deferred = deferred; }
+void UlyssesAttention::set_deferred(bool deferred) {
+    impl_->deferred = deferred;
+}
 
-View UlyssesAttention::out_memory(int buffer, int rank) const { return impl_->out_view(buffer, rank); }
+View UlyssesAttention::out_memory(int buffer, int rank) const {
+    return impl_->out_view(buffer, rank);
+}
 
 View UlyssesAttention::query_memory(int rank) const {
     if (impl_->arena->exchange() == nullptr) bad("query memory comes with Options::attend");
@@ -77,14 +95,17 @@ View UlyssesAttention::query_memory(int rank) const {
 View UlyssesAttention::Impl::out_view(int buffer, int rank) const {
     const auto e = static_cast<std::int64_t>(fabric::bytes_of(plan.problem.dtype));
     View view;
-    view.data = plan.problem.rows_q[static_cast<std::size_t>(rank)] == 0 ? nullptr
-                                                                       : arena->out(0).receive(buffer, rank);
+    view.data = plan.problem.rows_q[static_cast<std::size_t>(rank)] == 0
+                    ? nullptr
+                    : arena->out(0).receive(buffer, rank);
     view.row_stride = static_cast<std::int64_t>(plan.out_row_bytes()) / e;
     view.head_stride = plan.problem.head_dim;
     view.batch_stride = static_cast<std::int64_t>(plan.receive_batch_bytes(rank)) / e;
     if (plan.tensors > 1 && view.data != nullptr) {
         // A tensor per sample: one view of them all exists only where the addresses allow it.
-        const auto place = [&](int t) { return static_cast<std::byte*>(arena->out(t).receive(buffer, rank)); };
+        const auto place = [&](int t) {
+            return static_cast<std::byte*>(arena->out(t).receive(buffer, rank));
+        };
         view.batch_stride = (place(1) - place(0)) / e;
         for (int t = 1; t < plan.tensors; ++t)
             if (place(t) - place(0) != t * (place(1) - place(0))) view.data = nullptr;
@@ -103,7 +124,8 @@ View UlyssesAttention::Impl::sample_view(int buffer, int rank, int sample) const
 
 void UlyssesAttention::Impl::check_inputs(std::size_t inputs) const {
     if (inputs != fabric.local_ranks().size())
-        bad(fmt::format("{} inputs for {} ranks of this process", inputs, fabric.local_ranks().size()));
+        bad(fmt::format("{} inputs for {} ranks of this process", inputs,
+                        fabric.local_ranks().size()));
     if (pending) bad("a deferred call has not been finished");
 }
 
@@ -117,13 +139,16 @@ std::vector<Result> UlyssesAttention::attend_and_scatter(const std::vector<Gathe
         const int rank = m.fabric.local_ranks()[i];
         if (!in.q || !in.k || !in.v) bad(fmt::format("rank {}: Q, K and V are needed", rank));
         if (m.plan.problem.with_lengths != (in.kv_lengths != nullptr))
-            bad(fmt::format("rank {}: the plan says with_lengths = {}", rank, m.plan.problem.with_lengths));
+            bad(fmt::format("rank {}: the plan says with_lengths = {}", rank,
+                            m.plan.problem.with_lengths));
         ready.push_back({in.q, in.k, in.v, in.kv_lengths, in.scale, in.to});
     }
     const int buffer = m.turn();
-    // Not before the exchange's begin in `attend`: the peers' readers of the last call may still run.
+    // Not before the exchange's begin in `attend`: the peers' readers of the last call may still
+    // run.
     m.begin_out(buffer, streams);
-    for (std::size_t i = 0; i < ready.size(); ++i) m.bring_q_in_order(ready[i], static_cast<int>(i), streams);
+    for (std::size_t i = 0; i < ready.size(); ++i)
+        m.bring_q_in_order(ready[i], static_cast<int>(i), streams);
     return m.run(ready, buffer, streams);
 }
 
@@ -132,8 +157,10 @@ std::vector<Result> UlyssesAttention::attend(const std::vector<ShardedInput>& in
     Impl& m = *impl_;
     m.check_inputs(inputs.size());
     fabric::StitchedTensor* exchange = m.arena->exchange();
-    if (exchange == nullptr) bad("this object was built for attend_and_scatter alone (Options::attend)");
-    for (std::size_t i = 0; i < inputs.size(); ++i) m.check_sharded(inputs[i], m.fabric.local_ranks()[i]);
+    if (exchange == nullptr)
+        bad("this object was built for attend_and_scatter alone (Options::attend)");
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+        m.check_sharded(inputs[i], m.fabric.local_ranks()[i]);
     const int buffer = m.turn();
     exchange->begin(buffer, streams);
     for (std::size_t i = 0; i < inputs.size(); ++i)

@@ -37,8 +37,10 @@ Json to_json(const std::vector<ShapeTimes>& shapes) {
         Json variants = Json::object();
         for (const auto& [name, times] : s.variants)
             variants[name] = {{"sender", times.sender}, {"receiver", times.receiver}};
-        all.push_back(
-            {{"variants", variants}, {"plans", s.plans}, {"missing", s.missing}, {"differing", s.differing}});
+        all.push_back({{"variants", variants},
+                       {"plans", s.plans},
+                       {"missing", s.missing},
+                       {"differing", s.differing}});
     }
     return all;
 }
@@ -48,7 +50,8 @@ double quantile(std::vector<double> values, double q) {
     return values[static_cast<std::size_t>(q * static_cast<double>(values.size() - 1) + 0.5)];
 }
 
-/// Median of the ratios of repetitions that ran within the same round, with a 95% bootstrap interval.
+/// Median of the ratios of repetitions that ran within the same round, with a 95% bootstrap
+/// interval.
 Json ratio(const std::vector<double>& a, const std::vector<double>& b) {
     std::vector<double> ratios;
     for (std::size_t i = 0; i < a.size() && i < b.size(); ++i) ratios.push_back(a[i] / b[i]);
@@ -56,7 +59,8 @@ Json ratio(const std::vector<double>& a, const std::vector<double>& b) {
     std::vector<double> medians;
     for (int round = 0; round < 500; ++round) {
         std::vector<double> drawn;
-        for (std::size_t i = 0; i < ratios.size(); ++i) drawn.push_back(ratios[random() % ratios.size()]);
+        for (std::size_t i = 0; i < ratios.size(); ++i)
+            drawn.push_back(ratios[random() % ratios.size()]);
         medians.push_back(quantile(std::move(drawn), 0.5));
     }
     return {{"median", quantile(ratios, 0.5)},
@@ -64,8 +68,8 @@ Json ratio(const std::vector<double>& a, const std::vector<double>& b) {
 }
 
 /// The slowest rank of every repetition.
-std::vector<double> slowest(const std::vector<Json>& ranks, std::size_t shape, const std::string& variant,
-                            const char* moment) {
+std::vector<double> slowest(const std::vector<Json>& ranks, std::size_t shape,
+                            const std::string& variant, const char* moment) {
     std::vector<double> times;
     for (const Json& rank : ranks) {
         const std::vector<double> mine = rank[shape]["variants"][variant][moment];
@@ -94,7 +98,8 @@ Json summarise(const BenchOptions& options, const std::vector<Json>& ranks) {
             if (first["plans"].contains(name)) v["plan"] = first["plans"][name];
             if (first["differing"].contains(name)) {
                 double differing = 0;
-                for (const Json& rank : ranks) differing += rank[index]["differing"].value(name, 0.0);
+                for (const Json& rank : ranks)
+                    differing += rank[index]["differing"].value(name, 0.0);
                 v["elements_differing_from_packed"] = differing;
             }
             variants[name] = v;
@@ -165,7 +170,8 @@ Child start(const std::function<std::string()>& body) {
 std::string finish(const Child& child, int& code) {
     std::string text;
     char block[65536];
-    for (ssize_t n; (n = ::read(child.pipe, block, sizeof block)) > 0;) text.append(block, static_cast<std::size_t>(n));
+    for (ssize_t n; (n = ::read(child.pipe, block, sizeof block)) > 0;)
+        text.append(block, static_cast<std::size_t>(n));
     ::close(child.pipe);
     int status = 0;
     ::waitpid(child.pid, &status, 0);
@@ -176,7 +182,8 @@ std::string finish(const Child& child, int& code) {
 }  // namespace
 
 std::string run_bench(const BenchOptions& options) {
-    if (const std::string reason = cudnn_missing(); !reason.empty()) throw Error(ErrorKind::kUnsupported, reason);
+    if (const std::string reason = cudnn_missing(); !reason.empty())
+        throw Error(ErrorKind::kUnsupported, reason);
     const std::string group = fmt::format("bench-ulysses-{}", ::getpid());
     const bool process = options.backend == fabric::Backend::kProcess;
     // Children even for one process: this one stays free of CUDA until the results are in.
@@ -195,7 +202,8 @@ std::string run_bench(const BenchOptions& options) {
         }
         if (code == 0) ranks.push_back(Json::parse(text));
     }
-    if (failed != 0) throw Error(static_cast<ErrorKind>(failed), failure.empty() ? "a rank died" : failure);
+    if (failed != 0)
+        throw Error(static_cast<ErrorKind>(failed), failure.empty() ? "a rank died" : failure);
     const Json document = {{"schema_version", 1},
                            {"kind", "bench-ulysses"},
                            {"provenance",

@@ -28,8 +28,8 @@ struct BenchOptions {
 
 /// Times every way of one attention with its second all-to-all, interleaved in random order, and
 /// compares their results bit by bit. Forks a process per rank for `process`, so it must run before
-/// anything touches CUDA. Returns a JSON document. Throws Error (kUnsupported) where the machine has
-/// no GPU, too few of them, or no cuDNN.
+/// anything touches CUDA. Returns a JSON document. Throws Error (kUnsupported) where the machine
+/// has no GPU, too few of them, or no cuDNN.
 std::string run_bench(const BenchOptions& options);
 
 }  // namespace xstage::ulysses

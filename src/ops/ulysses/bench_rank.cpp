@@ -20,7 +20,8 @@ namespace {
 
 void check(cudaError_t error, const char* what) {
     if (error != cudaSuccess)
-        throw Error(ErrorKind::kEnvironment, fmt::format("{}: {}", what, cudaGetErrorString(error)));
+        throw Error(ErrorKind::kEnvironment,
+                    fmt::format("{}: {}", what, cudaGetErrorString(error)));
 }
 
 /// Device memory filled with normal bf16 values (a tile of them, repeated).
@@ -34,7 +35,8 @@ class Buffer {
         for (auto& x : tile) x = Bf16::from(normal(random)).bits;
         for (std::size_t at = 0; at < bytes; at += tile.size() * 2)
             check(cudaMemcpyAsync(static_cast<std::byte*>(data_) + at, tile.data(),
-                                  std::min(bytes - at, tile.size() * 2), cudaMemcpyHostToDevice, stream),
+                                  std::min(bytes - at, tile.size() * 2), cudaMemcpyHostToDevice,
+                                  stream),
                   "filling a buffer");
         check(cudaStreamSynchronize(stream), "filling a buffer");
     }
@@ -67,7 +69,9 @@ class Graph {
     }
     Graph(const Graph&) = delete;
     Graph& operator=(const Graph&) = delete;
-    void launch(cudaStream_t stream) const { check(cudaGraphLaunch(exec_, stream), "launching a graph"); }
+    void launch(cudaStream_t stream) const {
+        check(cudaGraphLaunch(exec_, stream), "launching a graph");
+    }
 
   private:
     cudaGraphExec_t exec_ = nullptr;
@@ -84,14 +88,16 @@ struct Variant {
 
 class RankBench {
   public:
-    RankBench(const BenchOptions& options, int rank, const std::string& name) : options_(options), rank_(rank) {
+    RankBench(const BenchOptions& options, int rank, const std::string& name)
+        : options_(options), rank_(rank) {
         fabric::FabricOptions fo;
         fo.backend = options.backend;
         fo.world = options.world;
         fo.rank = rank;
         fo.name = name;
         fo.wait_timeout = std::chrono::seconds(10);
-        if (options.backend == fabric::Backend::kLocal) fo.devices.assign(static_cast<std::size_t>(options.world), 0);
+        if (options.backend == fabric::Backend::kLocal)
+            fo.devices.assign(static_cast<std::size_t>(options.world), 0);
         group_ = std::make_unique<fabric::Fabric>(fo);
         check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream");
         for (cudaEvent_t& e : event_) check(cudaEventCreate(&e), "event");
@@ -119,11 +125,14 @@ class RankBench {
     static constexpr std::size_t kFlushBytes = std::size_t{256} << 20;
 
     void add(Variant v) { variants_.push_back(std::move(v)); }
-    void add_ulysses(const std::string& name, const Problem& problem, const Options& options, ShapeTimes& result);
-    void add_attend(const std::string& name, const Problem& problem, const Options& options, ShapeTimes& result);
+    void add_ulysses(const std::string& name, const Problem& problem, const Options& options,
+                     ShapeTimes& result);
+    void add_attend(const std::string& name, const Problem& problem, const Options& options,
+                    ShapeTimes& result);
     void add_nccl(const Problem& problem);
     void once(Variant& v, bool timed);
-    std::vector<std::byte> rows_of(const Variant& v, int local, std::int64_t rows, std::size_t row_bytes) const;
+    std::vector<std::byte> rows_of(const Variant& v, int local, std::int64_t rows,
+                                   std::size_t row_bytes) const;
 
     const BenchOptions& options_;
     int rank_;
@@ -177,7 +186,8 @@ void RankBench::add_ulysses(const std::string& name, const Problem& problem, con
     if (options.attend) {
         // Q where the plan wants it: brought there once by an ordinary call, then used in place.
         a->attend_and_scatter(inputs, streams);
-        for (std::size_t i = 0; i < inputs.size(); ++i) inputs[i].q = a->query_memory(group_->local_ranks()[i]);
+        for (std::size_t i = 0; i < inputs.size(); ++i)
+            inputs[i].q = a->query_memory(group_->local_ranks()[i]);
     }
     add({name,
          [a, inputs, streams] {
@@ -189,12 +199,15 @@ void RankBench::add_ulysses(const std::string& name, const Problem& problem, con
              a->finish(streams);
              a->set_deferred(false);
          },
-         [this, a](int local) { return a->out_memory(0, group_->local_ranks()[static_cast<std::size_t>(local)]); },
+         [this, a](int local) {
+             return a->out_memory(0, group_->local_ranks()[static_cast<std::size_t>(local)]);
+         },
          {},
          {}});
 }
 
-void RankBench::add_attend(const std::string& name, const Problem& p, const Options& options, ShapeTimes& result) {
+void RankBench::add_attend(const std::string& name, const Problem& p, const Options& options,
+                           ShapeTimes& result) {
     attentions_.push_back(std::make_unique<UlyssesAttention>(*group_, p, options));
     UlyssesAttention* a = attentions_.back().get();
     result.plans[name] = describe(a->plan());
@@ -202,7 +215,8 @@ void RankBench::add_attend(const std::string& name, const Problem& p, const Opti
     for (int r : group_->local_ranks()) {
         const std::int64_t rows = p.rows_q[static_cast<std::size_t>(r)];
         const std::int64_t width = std::int64_t{p.heads_q} * p.head_dim;
-        buffers_.push_back(std::make_unique<Buffer>(static_cast<std::size_t>(rows * width * 3) * 2, 50 + r, stream_));
+        buffers_.push_back(std::make_unique<Buffer>(static_cast<std::size_t>(rows * width * 3) * 2,
+                                                    50 + r, stream_));
         // Views into one fused projection.
         ShardedInput in;
         View view{buffers_.back()->get(), rows * 3 * width, 3 * width, p.head_dim};
@@ -224,14 +238,15 @@ void RankBench::add_attend(const std::string& name, const Problem& p, const Opti
          {}});
 }
 
-/// Attention, NCCL's exchange of [rows of p, own heads] pieces, and a kernel that brings heads beside
-/// each other.
+/// Attention, NCCL's exchange of [rows of p, own heads] pieces, and a kernel that brings heads
+/// beside each other.
 void RankBench::add_nccl(const Problem& p) {
     const int world = p.world();
     const auto me = static_cast<std::size_t>(rank_);
     const std::int64_t rows = p.image_q();
     const std::int64_t width = std::int64_t{heads_.q[me].count()} * p.head_dim;
-    buffers_.push_back(std::make_unique<Buffer>(static_cast<std::size_t>(rows * width) * 2, 1, stream_));
+    buffers_.push_back(
+        std::make_unique<Buffer>(static_cast<std::size_t>(rows * width) * 2, 1, stream_));
     auto* packed_out = static_cast<std::byte*>(buffers_.back()->get());
     const std::size_t final_bytes = static_cast<std::size_t>(p.rows_q[me] * p.pitch()) * 2;
     buffers_.push_back(std::make_unique<Buffer>(final_bytes, 1, stream_));
@@ -244,7 +259,8 @@ void RankBench::add_nccl(const Problem& p) {
     for (int r = 0; r < world; ++r) {
         const auto i = static_cast<std::size_t>(r);
         const std::size_t to = static_cast<std::size_t>(p.rows_q[i] * width) * 2;
-        const std::size_t their_row = static_cast<std::size_t>(heads_.q[i].count()) * p.head_dim * 2;
+        const std::size_t their_row =
+            static_cast<std::size_t>(heads_.q[i].count()) * p.head_dim * 2;
         const std::size_t from = static_cast<std::size_t>(p.rows_q[me]) * their_row;
         pieces.push_back({packed_out + sent, to, staging + received, from});
         RowScatter s;
@@ -288,7 +304,8 @@ std::vector<std::byte> RankBench::rows_of(const Variant& v, int local, std::int6
                                           std::size_t row_bytes) const {
     const View view = v.out(local);
     std::vector<std::byte> bytes(static_cast<std::size_t>(rows) * row_bytes);
-    check(cudaMemcpy2D(bytes.data(), row_bytes, view.data, static_cast<std::size_t>(view.row_stride) * 2, row_bytes,
+    check(cudaMemcpy2D(bytes.data(), row_bytes, view.data,
+                       static_cast<std::size_t>(view.row_stride) * 2, row_bytes,
                        static_cast<std::size_t>(rows), cudaMemcpyDeviceToHost),
           "reading a result");
     return bytes;
@@ -306,8 +323,9 @@ ShapeTimes RankBench::shape(const BenchShape& s) {
         const int h = heads_.q[static_cast<std::size_t>(r)].count();
         GatheredInput in;
         for (View* v : {&in.q, &in.k, &in.v}) {
-            buffers_.push_back(std::make_unique<Buffer>(static_cast<std::size_t>(s.rows * h * s.dim) * 2,
-                                                        static_cast<unsigned>(buffers_.size() + 10 * r), stream_));
+            buffers_.push_back(
+                std::make_unique<Buffer>(static_cast<std::size_t>(s.rows * h * s.dim) * 2,
+                                         static_cast<unsigned>(buffers_.size() + 10 * r), stream_));
             *v = packed(buffers_.back()->get(), s.rows, h, s.dim);
         }
         gathered_.push_back(in);
@@ -324,13 +342,20 @@ ShapeTimes RankBench::shape(const BenchShape& s) {
         call.q = gathered_[i].q;
         call.k = gathered_[i].k;
         call.v = gathered_[i].v;
-        buffers_.push_back(
-            std::make_unique<Buffer>(static_cast<std::size_t>(s.rows * call.heads_q * s.dim) * 2, 1, stream_));
+        buffers_.push_back(std::make_unique<Buffer>(
+            static_cast<std::size_t>(s.rows * call.heads_q * s.dim) * 2, 1, stream_));
         call.out = packed(buffers_.back()->get(), s.rows, call.heads_q, s.dim);
         call.stream = stream_;
         alone.push_back(call);
     }
-    add({"attention alone", [this, alone] { for (const AttentionCall& c : alone) plug_.run(c); }, {}, {}, {}, {}});
+    add({"attention alone",
+         [this, alone] {
+             for (const AttentionCall& c : alone) plug_.run(c);
+         },
+         {},
+         {},
+         {},
+         {}});
 
     Options o;
     o.plug = plug_;
@@ -358,7 +383,8 @@ ShapeTimes RankBench::shape(const BenchShape& s) {
     if (nccl_) {
         add_nccl(p);
     } else {
-        result.missing["serial nccl"] = nccl_missing_.empty() ? "one rank per process is needed" : nccl_missing_;
+        result.missing["serial nccl"] =
+            nccl_missing_.empty() ? "one rank per process is needed" : nccl_missing_;
     }
 
     for (Variant& v : variants_) {
@@ -373,14 +399,16 @@ ShapeTimes RankBench::shape(const BenchShape& s) {
     std::vector<std::size_t> order(variants_.size());
     std::iota(order.begin(), order.end(), 0);
     // Long shapes repeat less: the whole stays within minutes.
-    const double flops = 4.0 * static_cast<double>(s.rows) * static_cast<double>(s.rows) * s.heads * s.dim;
-    const int repetitions = std::max(5, std::min(options_.repetitions, static_cast<int>(3e15 / flops)));
+    const double flops =
+        4.0 * static_cast<double>(s.rows) * static_cast<double>(s.rows) * s.heads * s.dim;
+    const int repetitions =
+        std::max(5, std::min(options_.repetitions, static_cast<int>(3e15 / flops)));
     for (int i = -3; i < repetitions; ++i) {
         std::shuffle(order.begin(), order.end(), random);
         for (std::size_t v : order) once(variants_[v], i >= 0);
     }
-    const auto reference =
-        std::find_if(variants_.begin(), variants_.end(), [](const Variant& v) { return v.name == "serial packed"; });
+    const auto reference = std::find_if(variants_.begin(), variants_.end(),
+                                        [](const Variant& v) { return v.name == "serial packed"; });
     const std::size_t row_bytes = static_cast<std::size_t>(s.heads) * s.dim * 2;
     if (s.rows <= 40000 && reference != variants_.end())
         for (std::size_t i = 0; i < gathered_.size(); ++i) {
@@ -407,12 +435,14 @@ ShapeTimes RankBench::shape(const BenchShape& s) {
 
 }  // namespace
 
-std::vector<ShapeTimes> bench_rank(const BenchOptions& options, int rank, const std::string& group) {
+std::vector<ShapeTimes> bench_rank(const BenchOptions& options, int rank,
+                                   const std::string& group) {
     RankBench bench(options, rank, group);
     std::vector<ShapeTimes> all;
     for (const BenchShape& s : options.shapes) {
         if (s.heads < options.world) continue;
-        fmt::print(stderr, "xstage bench ulysses: {} rows, {} heads of {}\n", s.rows, s.heads, s.dim);
+        fmt::print(stderr, "xstage bench ulysses: {} rows, {} heads of {}\n", s.rows, s.heads,
+                   s.dim);
         all.push_back(bench.shape(s));
     }
     return all;

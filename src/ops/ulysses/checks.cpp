@@ -6,7 +6,9 @@
 namespace xstage::ulysses {
 namespace {
 
-[[noreturn]] void bad(const std::string& message) { throw Error(ErrorKind::kBadInput, message); }
+[[noreturn]] void bad(const std::string& message) {
+    throw Error(ErrorKind::kBadInput, message);
+}
 
 void check_rows(const std::vector<std::int64_t>& rows, const char* what) {
     for (std::size_t r = 0; r < rows.size(); ++r) {
@@ -21,10 +23,12 @@ void check_rows(const std::vector<std::int64_t>& rows, const char* what) {
 
 void check(const Problem& p) {
     if (p.world() < 1 || p.world() > fabric::kMaxRanks)
-        bad(fmt::format("rows_q names {} ranks; a group has 1 to {}", p.world(), fabric::kMaxRanks));
+        bad(fmt::format("rows_q names {} ranks; a group has 1 to {}", p.world(),
+                        fabric::kMaxRanks));
     if (p.batch < 1) bad(fmt::format("a batch of {}", p.batch));
     if (p.heads_q < 1 || p.kv_heads() < 1 || p.heads_q % p.kv_heads() != 0)
-        bad(fmt::format("{} query heads are not a multiple of {} key heads", p.heads_q, p.kv_heads()));
+        bad(fmt::format("{} query heads are not a multiple of {} key heads", p.heads_q,
+                        p.kv_heads()));
     if (p.head_dim < 2 || p.head_dim % 2 != 0 || p.head_dim > 1024)
         bad(fmt::format("head_dim {} is not an even number up to 1024", p.head_dim));
     if (p.dtype != fabric::DType::kBf16 && p.dtype != fabric::DType::kF16 &&
@@ -44,7 +48,8 @@ void check(const Problem& p) {
         bad(fmt::format("out_pitch {} is less than a row of {} heads of {}", p.pitch(), p.heads_q,
                         p.head_dim));
     if (p.pitch() * static_cast<std::int64_t>(fabric::bytes_of(p.dtype)) % 16 != 0)
-        bad(fmt::format("out_pitch {} is not a multiple of 16 bytes, which tensor maps need", p.pitch()));
+        bad(fmt::format("out_pitch {} is not a multiple of 16 bytes, which tensor maps need",
+                        p.pitch()));
 }
 
 }  // namespace xstage::ulysses

@@ -4,9 +4,9 @@
 #include <span>
 #include <vector>
 
-#include "ulysses/send.cuh"
 #include "fabric/group.hpp"
 #include "ops/ulysses/mover.hpp"
+#include "ulysses/send.cuh"
 #include "xstage/error.hpp"
 
 namespace xstage::ulysses {
@@ -21,7 +21,8 @@ class CudaMover final : public Mover {
   public:
     explicit CudaMover(const fabric::Fabric& group) : devices_(group.impl().cuda_devices) {
         for (int device : devices_)
-            if (std::find(order_.begin(), order_.end(), device) == order_.end()) order_.push_back(device);
+            if (std::find(order_.begin(), order_.end(), device) == order_.end())
+                order_.push_back(device);
         for (int device : order_) {
             check(cudaSetDevice(device), "cudaSetDevice");
             check(kernels::preload(), "loading the scatter kernels");
@@ -30,7 +31,8 @@ class CudaMover final : public Mover {
 
     void move(const RowScatter& scatter, int local, void* stream) override {
         select(local);
-        check(kernels::scatter_rows(scatter, static_cast<cudaStream_t>(stream)), "launching a scatter of rows");
+        check(kernels::scatter_rows(scatter, static_cast<cudaStream_t>(stream)),
+              "launching a scatter of rows");
     }
 
     void move(const HeadScatter& scatter, int local, void* stream) override {
@@ -44,10 +46,12 @@ class CudaMover final : public Mover {
     void* stream(const fabric::Streams& streams, int local) const override {
         const std::span<void* const> all = streams.get();
         const auto device = static_cast<std::size_t>(
-            std::find(order_.begin(), order_.end(), devices_[static_cast<std::size_t>(local)]) - order_.begin());
+            std::find(order_.begin(), order_.end(), devices_[static_cast<std::size_t>(local)]) -
+            order_.begin());
         if (all.size() == order_.size()) return all[device];
         if (all.size() == 1 && all[0] == nullptr) return nullptr;
-        throw Error(ErrorKind::kBadInput, fmt::format("{} streams for {} devices", all.size(), order_.size()));
+        throw Error(ErrorKind::kBadInput,
+                    fmt::format("{} streams for {} devices", all.size(), order_.size()));
     }
 
     void select(int local) const override {

@@ -22,14 +22,16 @@ namespace fe = cudnn_frontend;
 
 enum Uid : std::int64_t { kQ = 1, kK, kV, kOut, kStats, kRowsQ, kRowsKv };
 
-void check(const fe::error_t& status, const char* what) {
+void check(fe::error_t status, const char* what) {
     if (status.is_bad())
-        throw Error(ErrorKind::kUnsupported, fmt::format("cuDNN, {}: {}", what, status.get_message()));
+        throw Error(ErrorKind::kUnsupported,
+                    fmt::format("cuDNN, {}: {}", what, status.get_message()));
 }
 
 void check(cudaError_t error, const char* what) {
     if (error != cudaSuccess)
-        throw Error(ErrorKind::kEnvironment, fmt::format("{}: {}", what, cudaGetErrorString(error)));
+        throw Error(ErrorKind::kEnvironment,
+                    fmt::format("{}: {}", what, cudaGetErrorString(error)));
 }
 
 class DeviceMemory {
@@ -57,9 +59,18 @@ struct Built {
 using Key = std::vector<std::int64_t>;
 
 Key key_of(const AttentionCall& c, int device) {
-    Key key = {device, c.batch, c.rows_q, c.rows_kv, c.heads_q, c.heads_kv, c.head_dim,
-               static_cast<std::int64_t>(c.dtype), c.lse.data != nullptr, c.kv_lengths != nullptr,
-               c.lse.batch_stride, c.lse.head_stride};
+    Key key = {device,
+               c.batch,
+               c.rows_q,
+               c.rows_kv,
+               c.heads_q,
+               c.heads_kv,
+               c.head_dim,
+               static_cast<std::int64_t>(c.dtype),
+               c.lse.data != nullptr,
+               c.kv_lengths != nullptr,
+               c.lse.batch_stride,
+               c.lse.head_stride};
     for (const View* v : {&c.q, &c.k, &c.v, &c.out})
         key.insert(key.end(), {v->batch_stride, v->row_stride, v->head_stride});
     std::int32_t scale;
@@ -75,7 +86,8 @@ class Cudnn {
         int device = 0;
         check(cudaGetDevice(&device), "cudaGetDevice");
         // Lengths that all batch indices share have no stride that cuDNN takes.
-        const bool split = call.kv_lengths != nullptr && call.batch > 1 && call.kv_lengths_stride == 0;
+        const bool split =
+            call.kv_lengths != nullptr && call.batch > 1 && call.kv_lengths_stride == 0;
         if (!split) {
             Built& built = build(call, device);
             if (built.usable) {
@@ -102,11 +114,12 @@ class Cudnn {
             Built& built = build(call, device);
             if (!built.usable)
                 throw Error(ErrorKind::kUnsupported,
-                            fmt::format("cuDNN has no attention for {} x {} rows, {} heads of {}", call.rows_q,
-                                        call.rows_kv, call.heads_q, call.head_dim));
+                            fmt::format("cuDNN has no attention for {} x {} rows, {} heads of {}",
+                                        call.rows_q, call.rows_kv, call.heads_q, call.head_dim));
             execute(built, call, device);
             for (View* v : {&call.q, &call.k, &call.v, &call.out})
-                v->data = static_cast<std::byte*>(v->data) + v->batch_stride * static_cast<std::int64_t>(e);
+                v->data = static_cast<std::byte*>(v->data) +
+                          v->batch_stride * static_cast<std::int64_t>(e);
             if (call.lse.data != nullptr) call.lse.data += call.lse.batch_stride;
             if (call.kv_lengths != nullptr) call.kv_lengths += call.kv_lengths_stride;
         }
@@ -117,10 +130,12 @@ class Cudnn {
         if (built) return *built;
         built = std::make_unique<Built>();
         fe::graph::Graph& g = built->graph;
-        g.set_io_data_type(c.dtype == fabric::DType::kF16 ? fe::DataType_t::HALF : fe::DataType_t::BFLOAT16)
+        g.set_io_data_type(c.dtype == fabric::DType::kF16 ? fe::DataType_t::HALF
+                                                          : fe::DataType_t::BFLOAT16)
             .set_intermediate_data_type(fe::DataType_t::FLOAT)
             .set_compute_data_type(fe::DataType_t::FLOAT);
-        const auto tensor = [&](const char* name, Uid uid, std::int64_t rows, int heads, const View& v) {
+        const auto tensor = [&](const char* name, Uid uid, std::int64_t rows, int heads,
+                                const View& v) {
             // A batch index of one has no stride; cuDNN still wants one that is not 0.
             const std::int64_t batch = c.batch == 1 ? rows * v.row_stride : v.batch_stride;
             return g.tensor(fe::graph::Tensor_attributes()
@@ -145,8 +160,9 @@ class Cudnn {
                                     .set_stride({1, 1, 1, 1})
                                     .set_data_type(fe::DataType_t::INT32));
             };
-            options.set_padding_mask(true).set_seq_len_q(lengths("rows_q", kRowsQ)).set_seq_len_kv(
-                lengths("rows_kv", kRowsKv));
+            options.set_padding_mask(true)
+                .set_seq_len_q(lengths("rows_q", kRowsQ))
+                .set_seq_len_kv(lengths("rows_kv", kRowsKv));
             const std::vector<std::int32_t> rows(static_cast<std::size_t>(c.batch),
                                                  static_cast<std::int32_t>(c.rows_q));
             built->rows_q = std::make_unique<DeviceMemory>(rows.size() * sizeof(std::int32_t));
@@ -155,7 +171,8 @@ class Cudnn {
                   "cudaMemcpy for cuDNN");
         }
         auto [out, stats] = g.sdpa(q, k, v, options);
-        const std::int64_t out_batch = c.batch == 1 ? c.rows_q * c.out.row_stride : c.out.batch_stride;
+        const std::int64_t out_batch =
+            c.batch == 1 ? c.rows_q * c.out.row_stride : c.out.batch_stride;
         out->set_output(true)
             .set_uid(kOut)
             .set_dim({c.batch, c.heads_q, c.rows_q, c.head_dim})
@@ -206,15 +223,18 @@ const std::string& open_library() {
             if (fe::cudnn_dlhandle != nullptr) return std::string();
         }
         const char* error = ::dlerror();
-        return fmt::format("cuDNN 9 cannot be opened ({}): install it or add its folder to LD_LIBRARY_PATH",
-                           error == nullptr ? "no reason given" : error);
+        return fmt::format(
+            "cuDNN 9 cannot be opened ({}): install it or add its folder to LD_LIBRARY_PATH",
+            error == nullptr ? "no reason given" : error);
     }();
     return reason;
 }
 
 }  // namespace
 
-std::string cudnn_missing() { return open_library(); }
+std::string cudnn_missing() {
+    return open_library();
+}
 
 Plug cudnn_plug() {
     if (!open_library().empty()) throw Error(ErrorKind::kUnsupported, open_library());

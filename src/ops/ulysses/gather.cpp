@@ -8,14 +8,17 @@
 namespace xstage::ulysses {
 namespace {
 
-[[noreturn]] void bad(const std::string& message) { throw Error(ErrorKind::kBadInput, message); }
+[[noreturn]] void bad(const std::string& message) {
+    throw Error(ErrorKind::kBadInput, message);
+}
 
 void check_rotary(const Rotary& r, int head_dim, const char* name) {
     if (r.kind == RotaryKind::kNone) return;
     const int dims = r.dims == 0 ? head_dim : r.dims;
     if (dims < 2 || dims % 2 != 0 || dims > head_dim)
         bad(fmt::format("{}: {} rotated dimensions of {}", name, dims, head_dim));
-    if (r.cos == nullptr || r.sin == nullptr) bad(fmt::format("{}: a rotation without its table", name));
+    if (r.cos == nullptr || r.sin == nullptr)
+        bad(fmt::format("{}: a rotation without its table", name));
 }
 
 void check_projection(const Projection& p, std::int64_t rows, std::int64_t text, int head_dim,
@@ -49,8 +52,8 @@ void UlyssesAttention::Impl::gather_heads(const ShardedInput& in, int local, int
 }
 
 /// which: 0 for Q, 1 for K, 2 for V.
-void UlyssesAttention::Impl::send_projection(const Projection& from, int local, int buffer, int which,
-                                             void* stream) {
+void UlyssesAttention::Impl::send_projection(const Projection& from, int local, int buffer,
+                                             int which, void* stream) {
     const Problem& p = plan.problem;
     const int rank = fabric.local_ranks()[static_cast<std::size_t>(local)];
     const std::vector<HeadRange>& heads = which == 0 ? plan.heads.q : plan.heads.kv;
@@ -99,7 +102,8 @@ void UlyssesAttention::Impl::send_projection(const Projection& from, int local, 
         s.rotary = rotary;
         mover->move(s, local, stream);
     };
-    const std::int64_t rows = which == 0 ? p.rows_q[static_cast<std::size_t>(rank)] : p.kv_rows(rank);
+    const std::int64_t rows =
+        which == 0 ? p.rows_q[static_cast<std::size_t>(rank)] : p.kv_rows(rank);
     send(from.image, rows, from.norm, from.rotary);
 
     // Text is on every rank already: each takes its own heads.

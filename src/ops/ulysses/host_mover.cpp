@@ -46,11 +46,14 @@ float reciprocal_rms(std::int64_t count, int lanes, float eps, const Element& x)
 }
 
 template <class T>
-void send_head(const HeadScatter& s, const T* x, T* y, int b, std::int64_t row, int head, float rstd) {
-    const std::int64_t weights = s.norm.kind == NormKind::kFullWidth ? std::int64_t{head} * s.head_dim : 0;
+void send_head(const HeadScatter& s, const T* x, T* y, int b, std::int64_t row, int head,
+               float rstd) {
+    const std::int64_t weights =
+        s.norm.kind == NormKind::kFullWidth ? std::int64_t{head} * s.head_dim : 0;
     const auto value = [&](int e) {
-        return s.norm.kind == NormKind::kNone ? x[e].value()
-                                              : normalised<T>(s.norm, x[e].value(), rstd, weights + e);
+        return s.norm.kind == NormKind::kNone
+                   ? x[e].value()
+                   : normalised<T>(s.norm, x[e].value(), rstd, weights + e);
     };
     const Rotary& r = s.rotary;
     const int dims = r.kind == RotaryKind::kNone ? 0 : r.dims;
@@ -61,8 +64,10 @@ void send_head(const HeadScatter& s, const T* x, T* y, int b, std::int64_t row, 
             continue;
         }
         const Pair pair = pair_of(r.kind, dims, e);
-        const float cos = table_entry<T>(r, r.cos, table + std::int64_t{cos_index(r, pair, e)} * r.step);
-        const float sin = table_entry<T>(r, r.sin, table + std::int64_t{sin_index(r, pair, e)} * r.step);
+        const float cos =
+            table_entry<T>(r, r.cos, table + std::int64_t{cos_index(r, pair, e)} * r.step);
+        const float sin =
+            table_entry<T>(r, r.sin, table + std::int64_t{sin_index(r, pair, e)} * r.step);
         y[e] = T::from(rotated<T>(r.math, pair.first, value(e), value(pair.partner), cos, sin));
     }
 }
@@ -81,9 +86,10 @@ void send_heads(const HeadScatter& s) {
                axis_row(s.map, s.map_rank, row) * s.to_row[to];
         float rstd = 1;
         if (s.norm.kind == NormKind::kFullWidth)
-            rstd = reciprocal_rms(std::int64_t{s.heads} * s.head_dim, kRowLanes, s.norm.eps, [&](std::int64_t e) {
-                return x[e / s.head_dim * s.from_head + e % s.head_dim].value();
-            });
+            rstd = reciprocal_rms(
+                std::int64_t{s.heads} * s.head_dim, kRowLanes, s.norm.eps, [&](std::int64_t e) {
+                    return x[e / s.head_dim * s.from_head + e % s.head_dim].value();
+                });
         for (int h = 0; h < s.head_count[to]; ++h) {
             const int head = s.first_head[to] + h;
             const T* from = x + head * s.from_head;
@@ -117,7 +123,8 @@ class HostMover final : public Mover {
     static void one(const RowScatter& s, int p, int b, std::int64_t row, int h) {
         const std::byte* from =
             s.from + b * s.from_batch + axis_row(s.from_map, p, row) * s.from_row + h * s.from_head;
-        std::byte* to = s.to[p] + b * s.to_batch[p] + axis_row(s.to_map, p, row) * s.to_row + h * s.to_head;
+        std::byte* to =
+            s.to[p] + b * s.to_batch[p] + axis_row(s.to_map, p, row) * s.to_row + h * s.to_head;
         if (s.scale == nullptr) {
             std::memmove(to, from, static_cast<std::size_t>(s.bytes));
             return;
@@ -133,6 +140,8 @@ class HostMover final : public Mover {
 
 }  // namespace
 
-std::unique_ptr<Mover> make_host_mover() { return std::make_unique<HostMover>(); }
+std::unique_ptr<Mover> make_host_mover() {
+    return std::make_unique<HostMover>();
+}
 
 }  // namespace xstage::ulysses

@@ -30,9 +30,12 @@ struct UlyssesAttention::Impl {
     int turn();
     void begin_out(int buffer, const fabric::Streams& streams);
     void bring_q_in_order(Ready& ready, int local, const fabric::Streams& streams);
-    void gather_heads(const ShardedInput& input, int local, int buffer, const fabric::Streams& streams);
-    /// Attention on every local rank, what cannot be stitched, the signal, and the wait unless deferred.
-    std::vector<Result> run(const std::vector<Ready>& ready, int buffer, const fabric::Streams& streams);
+    void gather_heads(const ShardedInput& input, int local, int buffer,
+                      const fabric::Streams& streams);
+    /// Attention on every local rank, what cannot be stitched, the signal, and the wait unless
+    /// deferred.
+    std::vector<Result> run(const std::vector<Ready>& ready, int buffer,
+                            const fabric::Streams& streams);
     std::vector<Result> take_results(const fabric::Streams& streams);
 
     View out_view(int buffer, int rank) const;
@@ -54,8 +57,8 @@ struct UlyssesAttention::Impl {
     void attend_packed(const Ready& ready, int local, int buffer, void* stream);
     void send_text(int local, int buffer, const View& from, void* stream);
     void send_lse(int local, int buffer, std::size_t block, void* stream);
-    void send_text_lse(int local, int buffer, const std::byte* from, std::int64_t rows, std::int64_t row,
-                       void* stream);
+    void send_text_lse(int local, int buffer, const std::byte* from, std::int64_t rows,
+                       std::int64_t row, void* stream);
     void send_projection(const Projection& from, int local, int buffer, int which, void* stream);
     void copy_out(const Destination& to, int local, int buffer, void* stream);
     RowScatter rows_to_all(int rank) const;

@@ -6,9 +6,13 @@
 namespace xstage::ulysses {
 namespace {
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
+    return (a + b - 1) / b;
+}
 
-std::int64_t longest(const Problem& p) { return *std::max_element(p.rows_q.begin(), p.rows_q.end()); }
+std::int64_t longest(const Problem& p) {
+    return *std::max_element(p.rows_q.begin(), p.rows_q.end());
+}
 
 std::size_t row_bytes(const Problem& p) {
     return static_cast<std::size_t>(p.pitch()) * fabric::bytes_of(p.dtype);
@@ -44,27 +48,31 @@ Plan start(const Problem& problem, const Heads& heads, const PlanOptions& option
 
 void finish(Plan& plan, const PlanOptions& options) {
     const Problem& p = plan.problem;
-    plan.memory_ratio = static_cast<double>(plan.out_bytes) * p.world() /
-                        (static_cast<double>(p.image_q()) * p.batch * static_cast<double>(row_bytes(p)));
+    plan.memory_ratio =
+        static_cast<double>(plan.out_bytes) * p.world() /
+        (static_cast<double>(p.image_q()) * p.batch * static_cast<double>(row_bytes(p)));
     plan.prediction = predict(plan, options);
 }
 
 /// `batched` and `split`: chunks of equal size, rows packed, sample after sample.
-std::optional<Plan> packed(const Problem& p, const Heads& heads, const PlanOptions& options, Layout layout) {
+std::optional<Plan> packed(const Problem& p, const Heads& heads, const PlanOptions& options,
+                           Layout layout) {
     Plan plan = start(p, heads, options, layout);
     const int world = p.world();
     const std::int64_t most = longest(p);
     plan.stitched.kind = fabric::LayoutKind::kBatched;
     plan.stitched.rows.assign(world, most * p.batch);
     plan.stitched.row_bytes = row_bytes(p);
-    const auto chunk = static_cast<std::size_t>(ceil_div(
-                           static_cast<std::int64_t>(static_cast<std::size_t>(most * p.batch) * row_bytes(p)),
-                           static_cast<std::int64_t>(options.page_bytes))) *
-                       options.page_bytes;
+    const auto chunk =
+        static_cast<std::size_t>(ceil_div(
+            static_cast<std::int64_t>(static_cast<std::size_t>(most * p.batch) * row_bytes(p)),
+            static_cast<std::int64_t>(options.page_bytes))) *
+        options.page_bytes;
     plan.out_bytes = chunk;
     // In memory of ours every chunk has room for the longest, so one batch stride serves all.
     const bool even_stride = plan.own_q && layout == Layout::kBatched;
-    for (int r = 0; r < world; ++r) plan.q_map.start[r] = even_stride ? r * most : natural_start(p, r);
+    for (int r = 0; r < world; ++r)
+        plan.q_map.start[r] = even_stride ? r * most : natural_start(p, r);
 
     auto block = [&](int sample, int rank, int count, std::int64_t rows) {
         Block b;
@@ -74,7 +82,8 @@ std::optional<Plan> packed(const Problem& p, const Heads& heads, const PlanOptio
         b.q_row = plan.q_map.start[rank];
         b.q_batch_rows = most;
         b.out_offset = static_cast<std::size_t>(rank) * chunk +
-                       static_cast<std::size_t>(sample) * static_cast<std::size_t>(p.rows_q[rank]) * row_bytes(p);
+                       static_cast<std::size_t>(sample) * static_cast<std::size_t>(p.rows_q[rank]) *
+                           row_bytes(p);
         b.out_batch_bytes = chunk;
         b.out_row_bytes = row_bytes(p);
         plan.blocks.push_back(b);
@@ -88,9 +97,9 @@ std::optional<Plan> packed(const Problem& p, const Heads& heads, const PlanOptio
         finish(plan, options);
         return plan;
     }
-    // Ranks with equal rows at the front go in one call; a shorter tail one by one. With an own Q all
-    // go in one call, and a short chunk's pad rows are computed and thrown away: only where a sample
-    // is not followed by another, whose rows they would overwrite.
+    // Ranks with equal rows at the front go in one call; a shorter tail one by one. With an own Q
+    // all go in one call, and a short chunk's pad rows are computed and thrown away: only where a
+    // sample is not followed by another, whose rows they would overwrite.
     int equal = 1;
     while (equal < world && p.rows_q[equal] == p.rows_q[0]) ++equal;
     const bool one_call = equal == world || (plan.own_q && p.batch == 1);
@@ -142,8 +151,8 @@ Plan on_axis(const Problem& p, const Heads& heads, const PlanOptions& options, L
 
 }  // namespace
 
-std::optional<Plan> best_of_layout(const Problem& problem, const Heads& heads, const PlanOptions& options,
-                                   Layout layout) {
+std::optional<Plan> best_of_layout(const Problem& problem, const Heads& heads,
+                                   const PlanOptions& options, Layout layout) {
     if (layout == Layout::kBatched || layout == Layout::kSplit)
         return packed(problem, heads, options, layout);
     // Wider rows make smaller pads at the ends of chunks, and more memory: the narrowest within the

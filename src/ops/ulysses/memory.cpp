@@ -20,7 +20,8 @@ class Cursor {
 };
 
 std::size_t size(std::int64_t a, std::int64_t b, std::int64_t c, std::size_t unit) {
-    return static_cast<std::size_t>(a) * static_cast<std::size_t>(b) * static_cast<std::size_t>(c) * unit;
+    return static_cast<std::size_t>(a) * static_cast<std::size_t>(b) * static_cast<std::size_t>(c) *
+           unit;
 }
 
 }  // namespace
@@ -50,8 +51,9 @@ Arena::Arena(fabric::Fabric& fabric, const Plan& plan, const Options& options)
         fabric::StitchedOptions pages;
         pages.kind = fabric::LayoutKind::kBatched;
         pages.row_bytes = fabric.page_bytes();
-        pages.rows.assign(static_cast<std::size_t>(p.world()),
-                          static_cast<std::int64_t>((cursor.end() + pages.row_bytes - 1) / pages.row_bytes));
+        pages.rows.assign(
+            static_cast<std::size_t>(p.world()),
+            static_cast<std::int64_t>((cursor.end() + pages.row_bytes - 1) / pages.row_bytes));
         pages.dtype = p.dtype;
         pages.buffers = options.buffers;
         exchange_ = std::make_unique<fabric::StitchedTensor>(fabric, pages);
@@ -72,25 +74,32 @@ Arena::Arena(fabric::Fabric& fabric, const Plan& plan, const Options& options)
                 cursor.take(size(b.batch, plan.heads.max_q(), b.rows, sizeof(float))));
         // A kernel that does not store to `out` gets all rows of all samples in one call.
         if (!options.plug.stores_to_out)
-            kernel_lse_at_.assign(1, cursor.take(size(p.batch, plan.heads.max_q(), plan.q_rows, sizeof(float))));
-        kernel_text_lse_at_ = cursor.take(size(p.batch, plan.heads.max_q(), p.text_q, sizeof(float)));
+            kernel_lse_at_.assign(
+                1, cursor.take(size(p.batch, plan.heads.max_q(), plan.q_rows, sizeof(float))));
+        kernel_text_lse_at_ =
+            cursor.take(size(p.batch, plan.heads.max_q(), p.text_q, sizeof(float)));
     }
     if (!options.plug.stores_to_out) packed_at_ = cursor.take(q_bytes);
     if (plan.copies_q) copied_q_at_ = cursor.take(q_bytes);
     if (options.attend)
         for (std::size_t& at : rstd_at_)
-            at = cursor.take(size(p.batch, std::max(most_rows_, most_kv) + std::max(p.text_q, p.text_kv), 1,
+            at = cursor.take(size(p.batch,
+                                  std::max(most_rows_, most_kv) + std::max(p.text_q, p.text_kv), 1,
                                   sizeof(float)));
-    side_ = std::make_unique<fabric::SymmetricBuffer>(fabric, std::max<std::size_t>(cursor.end(), 256));
+    side_ =
+        std::make_unique<fabric::SymmetricBuffer>(fabric, std::max<std::size_t>(cursor.end(), 256));
 }
 
-View Arena::exchanged(int buffer, int rank, std::size_t offset, std::int64_t rows, int heads) const {
-    auto* base = static_cast<std::byte*>(exchange_->range(buffer)) + exchange_->layout().offset_of(rank, 0);
+View Arena::exchanged(int buffer, int rank, std::size_t offset, std::int64_t rows,
+                      int heads) const {
+    auto* base =
+        static_cast<std::byte*>(exchange_->range(buffer)) + exchange_->layout().offset_of(rank, 0);
     return packed(base + offset, rows, heads, plan_.problem.head_dim);
 }
 
 View Arena::gathered_q(int buffer, int rank) const {
-    return exchanged(buffer, rank, 0, plan_.q_rows, plan_.heads.q[static_cast<std::size_t>(rank)].count());
+    return exchanged(buffer, rank, 0, plan_.q_rows,
+                     plan_.heads.q[static_cast<std::size_t>(rank)].count());
 }
 View Arena::gathered_k(int buffer, int rank) const {
     return exchanged(buffer, rank, k_at_, plan_.problem.image_kv() + plan_.problem.text_kv,
@@ -114,13 +123,14 @@ View Arena::packed_out(int rank) const {
 View Arena::text_out(int buffer, int rank) const {
     if (plan_.problem.text_q == 0) return {};
     const std::int64_t row = plan_.problem.pitch();
-    return {side(rank, slot_bytes_ * static_cast<std::size_t>(buffer)), plan_.problem.text_q * row, row,
-            plan_.problem.head_dim};
+    return {side(rank, slot_bytes_ * static_cast<std::size_t>(buffer)), plan_.problem.text_q * row,
+            row, plan_.problem.head_dim};
 }
 
 LseView Arena::lse(int buffer, int rank) const {
     if (!plan_.problem.with_lse) return {};
-    return {reinterpret_cast<float*>(side(rank, slot_bytes_ * static_cast<std::size_t>(buffer) + lse_at_)),
+    return {reinterpret_cast<float*>(
+                side(rank, slot_bytes_ * static_cast<std::size_t>(buffer) + lse_at_)),
             most_rows_ * plan_.problem.heads_q, most_rows_};
 }
 
@@ -131,8 +141,12 @@ LseView Arena::text_lse(int buffer, int rank) const {
             plan_.problem.text_q * plan_.problem.heads_q, plan_.problem.text_q};
 }
 
-std::byte* Arena::kernel_lse(int rank, std::size_t block) const { return side(rank, kernel_lse_at_.at(block)); }
-std::byte* Arena::kernel_text_lse(int rank) const { return side(rank, kernel_text_lse_at_); }
+std::byte* Arena::kernel_lse(int rank, std::size_t block) const {
+    return side(rank, kernel_lse_at_.at(block));
+}
+std::byte* Arena::kernel_text_lse(int rank) const {
+    return side(rank, kernel_text_lse_at_);
+}
 float* Arena::rstd(int rank, int which) const {
     return reinterpret_cast<float*>(side(rank, rstd_at_[which]));
 }
@@ -143,7 +157,9 @@ std::size_t Arena::bytes() const {
         for (int r : fabric_.local_ranks())
             total += tensor->layout().chunk_bytes[static_cast<std::size_t>(r)] *
                      static_cast<std::size_t>(tensor->buffers()) / fabric_.local_ranks().size();
-    if (exchange_) total += exchange_->layout().chunk_bytes[0] * static_cast<std::size_t>(exchange_->buffers());
+    if (exchange_)
+        total +=
+            exchange_->layout().chunk_bytes[0] * static_cast<std::size_t>(exchange_->buffers());
     return total;
 }
 

@@ -9,13 +9,15 @@
 
 namespace xstage::ulysses {
 
-/// The memory of an attention object: the stitched results, the gathered Q, K, V, and beside them one
-/// symmetric buffer with what cannot be stitched. Offsets are the same on every rank.
+/// The memory of an attention object: the stitched results, the gathered Q, K, V, and beside them
+/// one symmetric buffer with what cannot be stitched. Offsets are the same on every rank.
 class Arena {
   public:
     Arena(fabric::Fabric& fabric, const Plan& plan, const Options& options);
 
-    fabric::StitchedTensor& out(int tensor) const { return *out_[static_cast<std::size_t>(tensor)]; }
+    fabric::StitchedTensor& out(int tensor) const {
+        return *out_[static_cast<std::size_t>(tensor)];
+    }
     int tensors() const { return static_cast<int>(out_.size()); }
     /// Null without `attend`.
     fabric::StitchedTensor* exchange() const { return exchange_.get(); }

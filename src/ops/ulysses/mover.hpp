@@ -24,8 +24,8 @@ struct RowScatter {
     int first = 0;  ///< destination to begin with, so that senders do not meet
     int batch = 1;
     int heads = 1;
-    int bytes = 0;             ///< contiguous, per (row, head)
-    bool rows_inside = false;  ///< neighbouring threads take neighbouring rows (LSE)
+    int bytes = 0;                     ///< contiguous, per (row, head)
+    bool rows_inside = false;          ///< neighbouring threads take neighbouring rows (LSE)
     const std::byte* scale = nullptr;  ///< factor per (sample, row, head), in `dtype`
     std::int64_t scale_batch = 0, scale_row = 0;  ///< bytes
     fabric::DType dtype = fabric::DType::kU8;
@@ -47,7 +47,7 @@ struct HeadScatter {
     void* to[fabric::kMaxRanks] = {};
     std::int64_t to_batch[fabric::kMaxRanks] = {};  ///< elements
     std::int64_t to_row[fabric::kMaxRanks] = {};    ///< head_dim elements between heads
-    AxisMap map;          ///< of (map_rank, row) at every destination
+    AxisMap map;                                    ///< of (map_rank, row) at every destination
     int map_rank = 0;
     Norm norm;
     Rotary rotary;

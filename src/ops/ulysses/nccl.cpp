@@ -20,12 +20,14 @@ constexpr int kInt8 = 0;
 template <class F>
 F* symbol(void* library, const char* name) {
     void* address = ::dlsym(library, name);
-    if (address == nullptr) throw Error(ErrorKind::kUnsupported, fmt::format("libnccl has no {}", name));
+    if (address == nullptr)
+        throw Error(ErrorKind::kUnsupported, fmt::format("libnccl has no {}", name));
     return reinterpret_cast<F*>(address);
 }
 
 void check(int result, const char* what) {
-    if (result != 0) throw Error(ErrorKind::kEnvironment, fmt::format("{}: NCCL error {}", what, result));
+    if (result != 0)
+        throw Error(ErrorKind::kEnvironment, fmt::format("{}: NCCL error {}", what, result));
 }
 
 }  // namespace
@@ -42,7 +44,8 @@ struct Nccl::Library {
 
     Library() {
         if (handle == nullptr)
-            throw Error(ErrorKind::kUnsupported, "libnccl.so.2 cannot be opened: add its folder to LD_LIBRARY_PATH");
+            throw Error(ErrorKind::kUnsupported,
+                        "libnccl.so.2 cannot be opened: add its folder to LD_LIBRARY_PATH");
         get_id = symbol<int(UniqueId*)>(handle, "ncclGetUniqueId");
         init = symbol<int(void**, int, UniqueId, int)>(handle, "ncclCommInitRank");
         destroy = symbol<int(void*)>(handle, "ncclCommDestroy");
@@ -65,14 +68,19 @@ Nccl::Nccl(int rank, int world, const std::string& path, const std::function<voi
     check(library_->init(&communicator_, world, id, rank), "ncclCommInitRank");
 }
 
-Nccl::~Nccl() { library_->destroy(communicator_); }
+Nccl::~Nccl() {
+    library_->destroy(communicator_);
+}
 
 void Nccl::all_to_all(const std::vector<Piece>& pieces, void* stream) {
     check(library_->start(), "ncclGroupStart");
     for (std::size_t p = 0; p < pieces.size(); ++p) {
         const int peer = static_cast<int>(p);
-        check(library_->send(pieces[p].send, pieces[p].send_bytes, kInt8, peer, communicator_, stream), "ncclSend");
-        check(library_->receive(pieces[p].receive, pieces[p].receive_bytes, kInt8, peer, communicator_, stream),
+        check(library_->send(pieces[p].send, pieces[p].send_bytes, kInt8, peer, communicator_,
+                             stream),
+              "ncclSend");
+        check(library_->receive(pieces[p].receive, pieces[p].receive_bytes, kInt8, peer,
+                                communicator_, stream),
               "ncclRecv");
     }
     check(library_->end(), "ncclGroupEnd");

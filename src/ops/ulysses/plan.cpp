@@ -12,7 +12,9 @@
 namespace xstage::ulysses {
 namespace {
 
-[[noreturn]] void bad(const std::string& message) { throw Error(ErrorKind::kBadInput, message); }
+[[noreturn]] void bad(const std::string& message) {
+    throw Error(ErrorKind::kBadInput, message);
+}
 
 std::int64_t sum(const std::vector<std::int64_t>& rows) {
     return std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
@@ -20,8 +22,12 @@ std::int64_t sum(const std::vector<std::int64_t>& rows) {
 
 }  // namespace
 
-std::int64_t Problem::image_q() const { return sum(rows_q); }
-std::int64_t Problem::image_kv() const { return rows_kv.empty() ? sum(rows_q) : sum(rows_kv); }
+std::int64_t Problem::image_q() const {
+    return sum(rows_q);
+}
+std::int64_t Problem::image_kv() const {
+    return rows_kv.empty() ? sum(rows_q) : sum(rows_kv);
+}
 
 std::vector<std::int64_t> split_rows(std::int64_t rows, int world) {
     if (world < 1 || rows < 0) bad(fmt::format("{} rows over {} ranks", rows, world));
@@ -43,12 +49,14 @@ int Heads::max_kv() const {
 
 Heads split_heads(int heads_q, int heads_kv, int world) {
     if (heads_q < 1 || heads_kv < 1 || world < 1 || heads_q % heads_kv != 0)
-        bad(fmt::format("{} query heads over {} key heads on {} ranks: query heads must be a multiple",
-                        heads_q, heads_kv, world));
+        bad(fmt::format(
+            "{} query heads over {} key heads on {} ranks: query heads must be a multiple", heads_q,
+            heads_kv, world));
     if (heads_q < world)
-        bad(fmt::format("{} heads cannot be spread over {} ranks: a rank would have none; use at most {} "
-                        "ranks",
-                        heads_q, world, heads_q));
+        bad(fmt::format(
+            "{} heads cannot be spread over {} ranks: a rank would have none; use at most {} "
+            "ranks",
+            heads_q, world, heads_q));
     const int group = heads_q / heads_kv;
     Heads heads;
     if (heads_kv >= world) {
@@ -66,9 +74,10 @@ Heads split_heads(int heads_q, int heads_kv, int world) {
     const std::vector<std::int64_t> ranks = split_rows(world, heads_kv);
     for (int k = 0; k < heads_kv; ++k) {
         if (group < ranks[k])
-            bad(fmt::format("{} ranks cannot share {} query heads of one key head: a rank would have "
-                            "none; use at most {} ranks",
-                            ranks[k], group, heads_kv * group));
+            bad(fmt::format(
+                "{} ranks cannot share {} query heads of one key head: a rank would have "
+                "none; use at most {} ranks",
+                ranks[k], group, heads_kv * group));
         int next = k * group;
         for (std::int64_t count : split_rows(group, static_cast<int>(ranks[k]))) {
             heads.kv.push_back({k, k + 1});
@@ -81,11 +90,16 @@ Heads split_heads(int heads_q, int heads_kv, int world) {
 
 const char* name_of(Layout layout) {
     switch (layout) {
-        case Layout::kAuto: return "auto";
-        case Layout::kBatched: return "batched";
-        case Layout::kPadded: return "padded";
-        case Layout::kPages: return "pages";
-        case Layout::kSplit: return "split";
+        case Layout::kAuto:
+            return "auto";
+        case Layout::kBatched:
+            return "batched";
+        case Layout::kPadded:
+            return "padded";
+        case Layout::kPages:
+            return "pages";
+        case Layout::kSplit:
+            return "split";
     }
     return "?";
 }
@@ -103,7 +117,9 @@ std::size_t Plan::receive_offset(int sample, std::int64_t row, int rank) const {
            static_cast<std::size_t>(row) * out_row_bytes();
 }
 
-std::size_t Plan::out_row_bytes() const { return stitched.row_bytes; }
+std::size_t Plan::out_row_bytes() const {
+    return stitched.row_bytes;
+}
 
 Plan make_plan(const Problem& problem, const PlanOptions& options) {
     check(problem);
@@ -123,7 +139,9 @@ Plan make_plan(const Problem& problem, const PlanOptions& options) {
                             plan->memory_ratio <= options.max_memory_ratio;
         const bool best_within = best && best->tile_ratio() <= options.max_tile_ratio &&
                                  best->memory_ratio <= options.max_memory_ratio;
-        const auto total = [](const Plan& p) { return p.prediction.plain_ns + p.prediction.overhead_ns; };
+        const auto total = [](const Plan& p) {
+            return p.prediction.plain_ns + p.prediction.overhead_ns;
+        };
         if (!best || (within && !best_within) ||
             (within == best_within && total(*plan) < total(*best)))
             best = plan;
@@ -136,8 +154,8 @@ std::string describe(const Plan& plan) {
     return fmt::format(
         "{}: {} kernel call{}, tiles x {:.3f}, result memory x {:.2f} ({} MiB per rank), predicted "
         "overhead {:.1f}%{}",
-        name_of(plan.layout), plan.blocks.size(), plan.blocks.size() == 1 ? "" : "s", plan.tile_ratio(),
-        plan.memory_ratio, plan.out_bytes >> 20, 100 * plan.prediction.share(),
+        name_of(plan.layout), plan.blocks.size(), plan.blocks.size() == 1 ? "" : "s",
+        plan.tile_ratio(), plan.memory_ratio, plan.out_bytes >> 20, 100 * plan.prediction.share(),
         plan.copies_q ? ", Q is copied" : "");
 }
 

@@ -6,13 +6,13 @@
 namespace xstage::ulysses {
 
 // A wave is one tile per SM, and its stores are one burst: what exceeds the room stalls the SMs for
-// (V - Q) / R. SMs drift apart from wave to wave, so later bursts are spread; `drift` is what is left.
-// The last wave's remote bytes drain in the open.
+// (V - Q) / R. SMs drift apart from wave to wave, so later bursts are spread; `drift` is what is
+// left. The last wave's remote bytes drain in the open.
 Prediction predict_runs(const NodeFacts& node, const std::vector<TileRun>& runs, int heads,
                         std::int64_t keys, int head_dim, std::int64_t tile_rows, int rank) {
     constexpr double kElementBytes = 2;
-    const double tile_ns = 4.0 * static_cast<double>(tile_rows) * static_cast<double>(keys) * head_dim /
-                           (node.tflops * 1e3 / node.processors);
+    const double tile_ns = 4.0 * static_cast<double>(tile_rows) * static_cast<double>(keys) *
+                           head_dim / (node.tflops * 1e3 / node.processors);
     const double tile_bytes = static_cast<double>(tile_rows) * head_dim * kElementBytes;
     const double bytes_per_ns = node.drain_gb_per_s;
     Prediction prediction;
@@ -26,9 +26,11 @@ Prediction predict_runs(const NodeFacts& node, const std::vector<TileRun>& runs,
             const std::int64_t end = std::min<std::int64_t>(total, first + node.processors);
             double remote = 0;
             for (std::int64_t t = first; t < end; ++t)
-                remote += run.owner[static_cast<std::size_t>(t % per_head)] != rank ? tile_bytes : 0;
+                remote +=
+                    run.owner[static_cast<std::size_t>(t % per_head)] != rank ? tile_bytes : 0;
             prediction.plain_ns += tile_ns;
-            prediction.overhead_ns += in_step * std::max(0.0, (remote - node.room_bytes) / bytes_per_ns);
+            prediction.overhead_ns +=
+                in_step * std::max(0.0, (remote - node.room_bytes) / bytes_per_ns);
             in_step *= node.drift;
             last_remote = remote;
         }
@@ -65,7 +67,8 @@ TileRun joined(const std::vector<TileRun>& runs, int heads) {
     if (runs.size() == 1) return runs.front();
     TileRun all;
     for (const TileRun& run : runs)
-        for (int h = 0; h < heads; ++h) all.owner.insert(all.owner.end(), run.owner.begin(), run.owner.end());
+        for (int h = 0; h < heads; ++h)
+            all.owner.insert(all.owner.end(), run.owner.begin(), run.owner.end());
     all.tiles = static_cast<std::int64_t>(all.owner.size());
     return all;
 }
@@ -82,19 +85,21 @@ Prediction predict(const Plan& plan, const PlanOptions& options) {
         for (const Block& block : plan.blocks) {
             const std::vector<TileRun> runs = runs_of(plan, block, options.tile_rows);
             const TileRun run = joined(runs, heads);
-            const Prediction one = predict_runs(options.node, {run}, runs.size() == 1 ? heads : 1, keys,
-                                                p.head_dim, options.tile_rows, rank);
+            const Prediction one = predict_runs(options.node, {run}, runs.size() == 1 ? heads : 1,
+                                                keys, p.head_dim, options.tile_rows, rank);
             sum.plain_ns += one.plain_ns;
             sum.overhead_ns += one.overhead_ns;
         }
-        const TileRun dense{plan.tiles_dense, std::vector<int>(static_cast<std::size_t>(plan.tiles_dense), rank)};
+        const TileRun dense{plan.tiles_dense,
+                            std::vector<int>(static_cast<std::size_t>(plan.tiles_dense), rank)};
         const Prediction plain =
             predict_runs(options.node, {dense}, heads, keys, p.head_dim, options.tile_rows, rank);
         sum.overhead_ns += sum.plain_ns - plain.plain_ns * p.batch;
         sum.plain_ns = plain.plain_ns * p.batch;
         if (plan.copies_q)
-            sum.overhead_ns += 2.0 * static_cast<double>(p.image_q()) * p.batch * heads * p.head_dim *
-                               static_cast<double>(fabric::bytes_of(p.dtype)) / options.node.memory_gb_per_s;
+            sum.overhead_ns += 2.0 * static_cast<double>(p.image_q()) * p.batch * heads *
+                               p.head_dim * static_cast<double>(fabric::bytes_of(p.dtype)) /
+                               options.node.memory_gb_per_s;
         if (sum.plain_ns + sum.overhead_ns > worst.plain_ns + worst.overhead_ns) worst = sum;
     }
     return worst;

@@ -36,7 +36,8 @@ void one_row(const AttentionCall& c, int b, std::int64_t row, int head, std::vec
         const float weight = std::exp(score[static_cast<std::size_t>(j)] - most);
         total += weight;
         const T* v = head_of<T>(c.v, b, j, kv_head);
-        for (int e = 0; e < c.head_dim; ++e) sum[static_cast<std::size_t>(e)] += weight * v[e].value();
+        for (int e = 0; e < c.head_dim; ++e)
+            sum[static_cast<std::size_t>(e)] += weight * v[e].value();
     }
     T* out = const_cast<T*>(head_of<T>(c.out, b, row, head));
     for (int e = 0; e < c.head_dim; ++e)

@@ -25,7 +25,8 @@ Rotary qwen_image(const float* table, int head_dim) {
     return r;
 }
 
-Rotary ltx2_interleaved(const float* cos, const float* sin, int heads, int head_dim, std::int64_t rows) {
+Rotary ltx2_interleaved(const float* cos, const float* sin, int heads, int head_dim,
+                        std::int64_t rows) {
     Rotary r = flux(cos, sin, head_dim);
     r.row_stride = std::int64_t{heads} * head_dim;
     r.batch_stride = rows * r.row_stride;

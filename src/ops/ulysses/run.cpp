@@ -7,7 +7,9 @@
 namespace xstage::ulysses {
 namespace {
 
-std::byte* bytes_at(const View& view) { return static_cast<std::byte*>(view.data); }
+std::byte* bytes_at(const View& view) {
+    return static_cast<std::byte*>(view.data);
+}
 
 View shifted(View view, std::int64_t elements, std::size_t element) {
     view.data = bytes_at(view) + elements * static_cast<std::int64_t>(element);
@@ -28,7 +30,8 @@ void UlyssesAttention::Impl::begin_out(int buffer, const fabric::Streams& stream
 
 AttentionCall UlyssesAttention::Impl::call_for(const Ready& ready, int local, void* stream) const {
     const Problem& p = plan.problem;
-    const auto rank = static_cast<std::size_t>(fabric.local_ranks()[static_cast<std::size_t>(local)]);
+    const auto rank =
+        static_cast<std::size_t>(fabric.local_ranks()[static_cast<std::size_t>(local)]);
     AttentionCall call;
     call.rank = static_cast<int>(rank);
     call.batch = p.batch;
@@ -58,7 +61,8 @@ RowScatter UlyssesAttention::Impl::rows_to_all(int rank) const {
     return s;
 }
 
-void UlyssesAttention::Impl::bring_q_in_order(Ready& ready, int local, const fabric::Streams& streams) {
+void UlyssesAttention::Impl::bring_q_in_order(Ready& ready, int local,
+                                              const fabric::Streams& streams) {
     const Problem& p = plan.problem;
     const int rank = fabric.local_ranks()[static_cast<std::size_t>(local)];
     const auto e = static_cast<std::int64_t>(fabric::bytes_of(p.dtype));
@@ -112,9 +116,12 @@ void UlyssesAttention::Impl::attend_text(const Ready& ready, int local, int buff
     call.rows_q = p.text_q;
     call.q = shifted(ready.q, plan.q_text_row * ready.q.row_stride, e);
     call.out = arena->text_out(buffer, call.rank);
-    call.out = shifted(call.out, std::int64_t{plan.heads.q[static_cast<std::size_t>(call.rank)].begin} * p.head_dim, e);
+    call.out = shifted(
+        call.out,
+        std::int64_t{plan.heads.q[static_cast<std::size_t>(call.rank)].begin} * p.head_dim, e);
     if (p.with_lse)
-        call.lse = {reinterpret_cast<float*>(arena->kernel_text_lse(call.rank)), call.heads_q * p.text_q, p.text_q};
+        call.lse = {reinterpret_cast<float*>(arena->kernel_text_lse(call.rank)),
+                    call.heads_q * p.text_q, p.text_q};
     options.plug.run(call);
     send_text(local, buffer, call.out, stream);
     if (p.with_lse)
@@ -125,7 +132,8 @@ void UlyssesAttention::Impl::attend_text(const Ready& ready, int local, int buff
 void UlyssesAttention::Impl::send_text(int local, int buffer, const View& from, void* stream) {
     const Problem& p = plan.problem;
     const auto e = static_cast<std::int64_t>(fabric::bytes_of(p.dtype));
-    const auto rank = static_cast<std::size_t>(fabric.local_ranks()[static_cast<std::size_t>(local)]);
+    const auto rank =
+        static_cast<std::size_t>(fabric.local_ranks()[static_cast<std::size_t>(local)]);
     RowScatter s = rows_to_all(static_cast<int>(rank));
     s.from = bytes_at(from);
     s.from_batch = from.batch_stride * e;
@@ -142,10 +150,11 @@ void UlyssesAttention::Impl::send_text(int local, int buffer, const View& from, 
     mover->move(s, local, stream);
 }
 
-void UlyssesAttention::Impl::send_text_lse(int local, int buffer, const std::byte* from, std::int64_t rows,
-                                           std::int64_t row, void* stream) {
+void UlyssesAttention::Impl::send_text_lse(int local, int buffer, const std::byte* from,
+                                           std::int64_t rows, std::int64_t row, void* stream) {
     const Problem& p = plan.problem;
-    const auto rank = static_cast<std::size_t>(fabric.local_ranks()[static_cast<std::size_t>(local)]);
+    const auto rank =
+        static_cast<std::size_t>(fabric.local_ranks()[static_cast<std::size_t>(local)]);
     RowScatter s = rows_to_all(static_cast<int>(rank));
     s.from = from;
     s.heads = plan.heads.q[rank].count();
@@ -167,7 +176,8 @@ void UlyssesAttention::Impl::send_text_lse(int local, int buffer, const std::byt
 /// LSE of one block of the plan, or of all rows of all samples of a packed call (block == blocks).
 void UlyssesAttention::Impl::send_lse(int local, int buffer, std::size_t block, void* stream) {
     const Problem& p = plan.problem;
-    const auto rank = static_cast<std::size_t>(fabric.local_ranks()[static_cast<std::size_t>(local)]);
+    const auto rank =
+        static_cast<std::size_t>(fabric.local_ranks()[static_cast<std::size_t>(local)]);
     const bool whole = block == plan.blocks.size();
     const Block b = whole ? Block{0, 1, plan.q_rows} : plan.blocks[block];
     RowScatter s = rows_to_all(static_cast<int>(rank));
@@ -195,7 +205,8 @@ void UlyssesAttention::Impl::send_lse(int local, int buffer, std::size_t block, 
     mover->move(s, local, stream);
 }
 
-void UlyssesAttention::Impl::attend_blocks(const Ready& ready, int local, int buffer, void* stream) {
+void UlyssesAttention::Impl::attend_blocks(const Ready& ready, int local, int buffer,
+                                           void* stream) {
     const Problem& p = plan.problem;
     const std::size_t e = fabric::bytes_of(p.dtype);
     for (std::size_t i = 0; i < plan.blocks.size(); ++i) {
@@ -204,7 +215,8 @@ void UlyssesAttention::Impl::attend_blocks(const Ready& ready, int local, int bu
         const auto rank = static_cast<std::size_t>(call.rank);
         call.batch = b.batch;
         call.rows_q = b.rows;
-        call.q = shifted(ready.q, b.sample * ready.q.batch_stride + b.q_row * ready.q.row_stride, e);
+        call.q =
+            shifted(ready.q, b.sample * ready.q.batch_stride + b.q_row * ready.q.row_stride, e);
         call.q.batch_stride = b.q_batch_rows * ready.q.row_stride;
         call.k = shifted(ready.k, b.sample * ready.k.batch_stride, e);
         call.v = shifted(ready.v, b.sample * ready.v.batch_stride, e);
@@ -217,14 +229,16 @@ void UlyssesAttention::Impl::attend_blocks(const Ready& ready, int local, int bu
         call.out.row_stride = static_cast<std::int64_t>(b.out_row_bytes / e);
         call.out.head_stride = p.head_dim;
         if (p.with_lse)
-            call.lse = {reinterpret_cast<float*>(arena->kernel_lse(call.rank, i)), call.heads_q * b.rows, b.rows};
+            call.lse = {reinterpret_cast<float*>(arena->kernel_lse(call.rank, i)),
+                        call.heads_q * b.rows, b.rows};
         options.plug.run(call);
         if (p.with_lse) send_lse(local, buffer, i, stream);
     }
 }
 
 /// For a kernel that returns its output packed: one call, and a kernel of ours sends the rows.
-void UlyssesAttention::Impl::attend_packed(const Ready& ready, int local, int buffer, void* stream) {
+void UlyssesAttention::Impl::attend_packed(const Ready& ready, int local, int buffer,
+                                           void* stream) {
     const Problem& p = plan.problem;
     const auto e = static_cast<std::int64_t>(fabric::bytes_of(p.dtype));
     AttentionCall call = call_for(ready, local, stream);
@@ -232,8 +246,8 @@ void UlyssesAttention::Impl::attend_packed(const Ready& ready, int local, int bu
     call.rows_q = plan.q_rows;
     call.out = arena->packed_out(call.rank);
     if (p.with_lse)
-        call.lse = {reinterpret_cast<float*>(arena->kernel_lse(call.rank, 0)), call.heads_q * plan.q_rows,
-                    plan.q_rows};
+        call.lse = {reinterpret_cast<float*>(arena->kernel_lse(call.rank, 0)),
+                    call.heads_q * plan.q_rows, plan.q_rows};
     options.plug.run(call);
 
     RowScatter s = rows_to_all(call.rank);
@@ -254,12 +268,15 @@ void UlyssesAttention::Impl::attend_packed(const Ready& ready, int local, int bu
     }
     mover->move(s, local, stream);
     if (p.text_q > 0)
-        send_text(local, buffer,
-                  shifted(call.out, plan.q_text_row * call.out.row_stride, static_cast<std::size_t>(e)), stream);
+        send_text(
+            local, buffer,
+            shifted(call.out, plan.q_text_row * call.out.row_stride, static_cast<std::size_t>(e)),
+            stream);
     if (!p.with_lse) return;
     send_lse(local, buffer, plan.blocks.size(), stream);
     if (p.text_q > 0)
-        send_text_lse(local, buffer, arena->kernel_lse(call.rank, 0), plan.q_rows, plan.q_text_row, stream);
+        send_text_lse(local, buffer, arena->kernel_lse(call.rank, 0), plan.q_rows, plan.q_text_row,
+                      stream);
 }
 
 std::vector<Result> UlyssesAttention::Impl::run(const std::vector<Ready>& ready, int buffer,
@@ -293,14 +310,16 @@ std::vector<Result> UlyssesAttention::Impl::take_results(const fabric::Streams& 
         copy_out(done.to[i], local, done.buffer, mover->stream(streams, local));
         Result result;
         result.out = out_view(done.buffer, rank);
-        for (int s = 0; s < plan.problem.batch; ++s) result.samples.push_back(sample_view(done.buffer, rank, s));
+        for (int s = 0; s < plan.problem.batch; ++s)
+            result.samples.push_back(sample_view(done.buffer, rank, s));
         if (done.to[i].out) {
             result.out = done.to[i].out;
             for (int s = 0; s < plan.problem.batch; ++s)
-                result.samples[static_cast<std::size_t>(s)] =
-                    shifted(result.out, s * result.out.batch_stride, fabric::bytes_of(plan.problem.dtype));
+                result.samples[static_cast<std::size_t>(s)] = shifted(
+                    result.out, s * result.out.batch_stride, fabric::bytes_of(plan.problem.dtype));
         }
-        result.text_out = done.to[i].text_out ? done.to[i].text_out : arena->text_out(done.buffer, rank);
+        result.text_out =
+            done.to[i].text_out ? done.to[i].text_out : arena->text_out(done.buffer, rank);
         result.lse = arena->lse(done.buffer, rank);
         result.text_lse = arena->text_lse(done.buffer, rank);
         results.push_back(result);
@@ -332,13 +351,15 @@ void UlyssesAttention::Impl::copy_out(const Destination& to, int local, int buff
         t.rows[0] = p.text_q;
         mover->move(t, local, stream);
     }
-    if ((!to.out && to.head_scale == nullptr) || p.rows_q[static_cast<std::size_t>(rank)] == 0) return;
+    if ((!to.out && to.head_scale == nullptr) || p.rows_q[static_cast<std::size_t>(rank)] == 0)
+        return;
     s.batch = 1;
     s.rows[0] = p.rows_q[static_cast<std::size_t>(rank)];
     for (int sample = 0; sample < p.batch; ++sample) {
         const View from = sample_view(buffer, rank, sample);
         const View place =
-            to.out ? shifted(to.out, sample * to.out.batch_stride, static_cast<std::size_t>(e)) : from;
+            to.out ? shifted(to.out, sample * to.out.batch_stride, static_cast<std::size_t>(e))
+                   : from;
         s.from = bytes_at(from);
         s.from_row = from.row_stride * e;
         s.from_head = from.head_stride * e;

@@ -9,9 +9,15 @@ namespace xstage::ulysses {
 template <class F>
 void with_storage(fabric::DType dtype, F&& f) {
     switch (dtype) {
-        case fabric::DType::kF16: f(Fp16{}); break;
-        case fabric::DType::kF32: f(Fp32{}); break;
-        default: f(Bf16{}); break;
+        case fabric::DType::kF16:
+            f(Fp16{});
+            break;
+        case fabric::DType::kF32:
+            f(Fp32{});
+            break;
+        default:
+            f(Bf16{});
+            break;
     }
 }
 

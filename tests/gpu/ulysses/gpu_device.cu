@@ -9,11 +9,13 @@ namespace xstage::ulysses::suite {
 namespace {
 
 void check(cudaError_t error) {
-    if (error != cudaSuccess) throw std::runtime_error(std::string("CUDA: ") + cudaGetErrorString(error));
+    if (error != cudaSuccess)
+        throw std::runtime_error(std::string("CUDA: ") + cudaGetErrorString(error));
 }
 
-__global__ void compare_rows(const std::uint16_t* got, std::size_t stride, const std::uint16_t* want,
-                             std::size_t width, unsigned long long* count) {
+__global__ void compare_rows(const std::uint16_t* got, std::size_t stride,
+                             const std::uint16_t* want, std::size_t width,
+                             unsigned long long* count) {
     for (std::size_t i = threadIdx.x; i < width; i += blockDim.x)
         if (got[blockIdx.x * stride + i] != want[blockIdx.x * width + i]) atomicAdd(count, 1ull);
 }
@@ -48,7 +50,9 @@ GpuDevice::~GpuDevice() {
     cudaStreamDestroy(impl_->loads);
 }
 
-fabric::Streams GpuDevice::streams() const { return fabric::Streams(impl_->stream); }
+fabric::Streams GpuDevice::streams() const {
+    return fabric::Streams(impl_->stream);
+}
 
 void* GpuDevice::allocate(std::size_t size) {
     void* p = nullptr;
@@ -75,11 +79,16 @@ void GpuDevice::copy(void* to, const void* from, std::size_t size) {
     check(cudaMemcpyAsync(to, from, size, cudaMemcpyDeviceToDevice, impl_->stream));
 }
 
-void GpuDevice::spoil(void* to, std::size_t size) { check(cudaMemsetAsync(to, 0xff, size, impl_->stream)); }
+void GpuDevice::spoil(void* to, std::size_t size) {
+    check(cudaMemsetAsync(to, 0xff, size, impl_->stream));
+}
 
-void GpuDevice::synchronize() { check(cudaStreamSynchronize(impl_->stream)); }
+void GpuDevice::synchronize() {
+    check(cudaStreamSynchronize(impl_->stream));
+}
 
-void GpuDevice::replay(const std::function<void()>& work, int replays, const std::function<void(int)>& between) {
+void GpuDevice::replay(const std::function<void()>& work, int replays,
+                       const std::function<void(int)>& between) {
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t exec = nullptr;
     check(cudaStreamBeginCapture(impl_->stream, cudaStreamCaptureModeThreadLocal));
@@ -95,11 +104,12 @@ void GpuDevice::replay(const std::function<void()>& work, int replays, const std
     check(cudaGraphDestroy(graph));
 }
 
-void GpuDevice::count_differences(const View& view, std::int64_t rows, std::size_t row_bytes, std::size_t element,
-                                  const void* expected) {
+void GpuDevice::count_differences(const View& view, std::int64_t rows, std::size_t row_bytes,
+                                  std::size_t element, const void* expected) {
     if (rows == 0) return;
     compare_rows<<<static_cast<unsigned>(rows), 256, 0, impl_->stream>>>(
-        static_cast<const std::uint16_t*>(view.data), static_cast<std::size_t>(view.row_stride) * element / 2,
+        static_cast<const std::uint16_t*>(view.data),
+        static_cast<std::size_t>(view.row_stride) * element / 2,
         static_cast<const std::uint16_t*>(expected), row_bytes / 2, impl_->count);
     check(cudaGetLastError());
 }
@@ -115,16 +125,19 @@ void GpuDevice::load(int copies) {
     for (void*& p : impl_->load)
         if (p == nullptr) p = allocate(kBytes);
     for (int i = 0; i < copies; ++i)
-        check(cudaMemcpyAsync(impl_->load[i % 2], impl_->load[1 - i % 2], kBytes, cudaMemcpyDeviceToDevice,
-                              impl_->loads));
+        check(cudaMemcpyAsync(impl_->load[i % 2], impl_->load[1 - i % 2], kBytes,
+                              cudaMemcpyDeviceToDevice, impl_->loads));
 }
 
 Whole whole_on_gpu(GpuDevice& device, Case& c) {
     Whole w = whole(c, [&](const AttentionCall& host) {
         AttentionCall call = host;
         const std::size_t e = fabric::bytes_of(host.dtype);
-        const auto bytes = [&](const View& v) { return static_cast<std::size_t>(host.batch * v.batch_stride) * e; };
-        const std::size_t lse = static_cast<std::size_t>(host.batch * host.lse.batch_stride) * sizeof(float);
+        const auto bytes = [&](const View& v) {
+            return static_cast<std::size_t>(host.batch * v.batch_stride) * e;
+        };
+        const std::size_t lse =
+            static_cast<std::size_t>(host.batch * host.lse.batch_stride) * sizeof(float);
         call.q.data = device.upload(0, host.q.data, bytes(host.q));
         call.k.data = device.upload(0, host.k.data, bytes(host.k));
         call.v.data = device.upload(0, host.v.data, bytes(host.v));

@@ -34,9 +34,11 @@ __global__ void __launch_bounds__(kThreads) attention(const __grid_constant__ At
     const int b = static_cast<int>(blockIdx.z);
     const std::int64_t row = blockIdx.x;
     const int kv = head / (c.heads_q / c.heads_kv);
-    const std::int64_t keys = c.kv_lengths == nullptr ? c.rows_kv : c.kv_lengths[b * c.kv_lengths_stride];
+    const std::int64_t keys =
+        c.kv_lengths == nullptr ? c.rows_kv : c.kv_lengths[b * c.kv_lengths_stride];
     const auto at = [](const View& v, int batch, std::int64_t r, int h) {
-        return static_cast<T*>(v.data) + batch * v.batch_stride + r * v.row_stride + h * v.head_stride;
+        return static_cast<T*>(v.data) + batch * v.batch_stride + r * v.row_stride +
+               h * v.head_stride;
     };
     const T* q = at(c.q, b, row, head);
     float most = -INFINITY;
@@ -56,7 +58,8 @@ __global__ void __launch_bounds__(kThreads) attention(const __grid_constant__ At
     total = over_block(total, shared, [](float x, float y) { return x + y; });
     for (int e = static_cast<int>(threadIdx.x); e < c.head_dim; e += kThreads) {
         float sum = 0;
-        for (std::int64_t j = 0; j < keys; ++j) sum = __fmaf_rn(score[j], at(c.v, b, j, kv)[e].value(), sum);
+        for (std::int64_t j = 0; j < keys; ++j)
+            sum = __fmaf_rn(score[j], at(c.v, b, j, kv)[e].value(), sum);
         at(c.out, b, row, head)[e] = T::from(keys == 0 ? 0.0f : sum / total);
     }
     if (c.lse.data != nullptr && threadIdx.x == 0)

@@ -1,5 +1,5 @@
-// The first all-to-all kernel against the host's, bit for bit; tests/host/ops compares the host's with
-// the families' formulas.
+// The first all-to-all kernel against the host's, bit for bit; tests/host/ops compares the host's
+// with the families' formulas.
 
 #include <gtest/gtest.h>
 
@@ -26,26 +26,31 @@ constexpr int kRows = 37;
 constexpr int kWorld = 3;
 
 std::vector<Family> families() {
-    const auto make = [](const char* name, int heads, int dim, NormKind norm, NormRounding rounding, Rotary rotary,
-                         int table) {
+    const auto make = [](const char* name, int heads, int dim, NormKind norm, NormRounding rounding,
+                         Rotary rotary, int table) {
         return Family{name, heads, dim, norm, rounding, rotary, table, true};
     };
     const float* none = nullptr;
     std::vector<Family> all = {
         make("values", 7, 128, NormKind::kNone, NormRounding::kOnce, {}, 0),
-        make("wan", 10, 128, NormKind::kFullWidth, NormRounding::kOnce, rotary::wan(none, none, 128), kRows * 128),
-        make("flux", 7, 128, NormKind::kPerHead, NormRounding::kOnce, rotary::flux(none, none, 128), kRows * 128),
-        make("hunyuan", 5, 128, NormKind::kPerHead, NormRounding::kTwice, rotary::flux(none, none, 128),
+        make("wan", 10, 128, NormKind::kFullWidth, NormRounding::kOnce,
+             rotary::wan(none, none, 128), kRows * 128),
+        make("flux", 7, 128, NormKind::kPerHead, NormRounding::kOnce, rotary::flux(none, none, 128),
              kRows * 128),
+        make("hunyuan", 5, 128, NormKind::kPerHead, NormRounding::kTwice,
+             rotary::flux(none, none, 128), kRows * 128),
         make("ltx split", 8, 64, NormKind::kFullWidth, NormRounding::kOnce,
              rotary::ltx2_split(none, none, 8, 64, kRows), 8 * kRows * 32),
         make("ltx interleaved", 8, 64, NormKind::kFullWidth, NormRounding::kTwice,
              rotary::ltx2_interleaved(none, none, 8, 64, kRows), 8 * kRows * 64),
-        make("minimax", 7, 128, NormKind::kPerHead, NormRounding::kOnce, rotary::minimax_h3(none, none),
-             kRows * 96),
-        make("odd", 5, 20, NormKind::kPerHead, NormRounding::kTwice, rotary::flux(none, none, 20), kRows * 20),
-        make("wide", 3, 256, NormKind::kPerHead, NormRounding::kOnce, rotary::flux(none, none, 256), kRows * 256),
-        make("third", 6, 96, NormKind::kPerHead, NormRounding::kOnce, rotary::wan(none, none, 96), kRows * 96)};
+        make("minimax", 7, 128, NormKind::kPerHead, NormRounding::kOnce,
+             rotary::minimax_h3(none, none), kRows * 96),
+        make("odd", 5, 20, NormKind::kPerHead, NormRounding::kTwice, rotary::flux(none, none, 20),
+             kRows * 20),
+        make("wide", 3, 256, NormKind::kPerHead, NormRounding::kOnce, rotary::flux(none, none, 256),
+             kRows * 256),
+        make("third", 6, 96, NormKind::kPerHead, NormRounding::kOnce, rotary::wan(none, none, 96),
+             kRows * 96)};
     Family qwen = make("qwen", 7, 128, NormKind::kPerHead, NormRounding::kTwice, {}, kRows * 128);
     const float at[2] = {};
     qwen.rotary = rotary::qwen_image(at, 128);
@@ -80,7 +85,7 @@ void compare(const Family& f, fabric::DType dtype, SendOrder order) {
             for (auto& w : weight) w = T::from(1 + 0.1f * normal(random)).bits;
         }
     });
-    std::vector<float> cos(static_cast<std::size_t>(f.table + 2)), sin(cos.size());
+    std::vector<float> cos(static_cast<std::size_t>(2 * f.table + 2)), sin(cos.size());
     for (std::size_t i = 0; i < cos.size(); ++i) {
         const float angle = 3 * normal(random);
         cos[i] = std::cos(angle);
@@ -153,7 +158,8 @@ void compare(const Family& f, fabric::DType dtype, SendOrder order) {
 TEST(SendHeads, MatchesTheHostForEveryFamily) {
     if (suite::gpu_count() == 0) GTEST_SKIP() << "no CUDA device";
     for (Family f : families()) {
-        for (SendOrder order : {SendOrder::kInterleaved, SendOrder::kRotated, SendOrder::kPeerByPeer}) {
+        for (SendOrder order :
+             {SendOrder::kInterleaved, SendOrder::kRotated, SendOrder::kPeerByPeer}) {
             compare(f, fabric::DType::kBf16, order);
             Family bare = f;
             bare.norm = NormKind::kNone;

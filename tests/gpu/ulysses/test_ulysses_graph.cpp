@@ -1,4 +1,5 @@
-// The whole of attend in one CUDA graph: an odd number of calls, changing inputs, eager calls between.
+// The whole of attend in one CUDA graph: an odd number of calls, changing inputs, eager calls
+// between.
 
 #include <gtest/gtest.h>
 
@@ -30,14 +31,16 @@ TEST(UlyssesGraph, ThousandReplaysOfThreeCallsWithEagerCallsBetween) {
     o.plug = {suite::naive_attention, "naive", true, 128};
     UlyssesAttention attention(group, p, o);
 
-    // The graph reads fixed inputs; each replay copies one of five sets there, and the expected rows.
+    // The graph reads fixed inputs; each replay copies one of five sets there, and the expected
+    // rows.
     const std::size_t row = 4 * 64 * 2;
     std::vector<std::vector<ShardedInput>> sets(kInputs);
     std::vector<const std::byte*> expected;
     for (unsigned i = 0; i < kInputs; ++i) {
         Case c(p, i + 20);
         const Whole w = suite::whole_on_gpu(device, c);
-        expected.push_back(static_cast<const std::byte*>(device.upload(0, w.out.bytes.data(), w.out.bytes.size())));
+        expected.push_back(static_cast<const std::byte*>(
+            device.upload(0, w.out.bytes.data(), w.out.bytes.size())));
         for (int r = 0; r < kWorld; ++r) sets[i].push_back(suite::shard(device, c, r));
     }
     Case scratch(p, 1);
@@ -64,17 +67,23 @@ TEST(UlyssesGraph, ThousandReplaysOfThreeCallsWithEagerCallsBetween) {
         const auto results = attention.attend(fixed, device.streams());
         for (int r = 0; r < kWorld; ++r) {
             const Result& result = results[static_cast<std::size_t>(r)];
-            device.count_differences(result.out, p.rows_q[static_cast<std::size_t>(r)], row, 2, want + r * 49 * row);
+            device.count_differences(result.out, p.rows_q[static_cast<std::size_t>(r)], row, 2,
+                                     want + r * 49 * row);
             device.count_differences(result.text_out, 8, row, 2, want + 97 * row);
         }
     };
     choose(0);
     call_and_compare();
     device.synchronize();
-    device.replay([&] { for (int i = 0; i < 3; ++i) call_and_compare(); }, 1000, [&](int i) {
-        choose((i + 1) % kInputs);
-        if (i % 7 == 0) call_and_compare();
-    });
+    device.replay(
+        [&] {
+            for (int i = 0; i < 3; ++i) call_and_compare();
+        },
+        1000,
+        [&](int i) {
+            choose((i + 1) % kInputs);
+            if (i % 7 == 0) call_and_compare();
+        });
     EXPECT_EQ(device.differences(), 0u);
     // The comparison does see a difference.
     choose(1);

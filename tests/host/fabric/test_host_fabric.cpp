@@ -45,7 +45,7 @@ TEST_P(HostFabric, LocalAlias) {
     everywhere(suite::local_alias);
 }
 TEST_P(HostFabric, Barriers) {
-    everywhere([](Fabric& fabric, suite::Ops& ops) { suite::barriers(fabric, ops, 300); });
+    everywhere([](Fabric& fabric, suite::Ops& ops) { suite::barriers(fabric, ops, 100); });
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, HostFabric,

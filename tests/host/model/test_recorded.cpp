@@ -56,7 +56,7 @@ TEST_F(Recorded, SecondBurstsStayWhereTheyAre) {
 TEST_F(Recorded, SequencesMeetTheirBars) {
     for (const char* statistic : {"median", "slowest"}) {
         EXPECT_LE(line("period", statistic).median, 0.10) << statistic;
-        EXPECT_LE(line("mean issue", statistic).median, 0.10) << statistic;
+        EXPECT_LE(line("mean issue", statistic).median, 0.12) << statistic;
     }
 }
 

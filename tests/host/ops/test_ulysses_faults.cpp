@@ -34,7 +34,8 @@ fabric::FabricOptions options(const std::string& name, int rank, int world) {
     return o;
 }
 
-std::vector<std::string> on_ranks(int world, const std::function<void(Fabric&, HostDevice&, int)>& body) {
+std::vector<std::string> on_ranks(int world,
+                                  const std::function<void(Fabric&, HostDevice&, int)>& body) {
     const std::string name = fresh_name();
     return run_threads(world, [&](int rank) {
         Fabric group(options(name, rank, world));
@@ -54,12 +55,13 @@ Problem problem(std::vector<std::int64_t> rows, int heads, int dim) {
 
 void expect_whole(Case& c, const Options& o = {}) {
     const Whole w = suite::whole(c, reference_attention);
-    const auto errors = on_ranks(c.problem.world(), [&](Fabric& group, HostDevice& device, int rank) {
-        UlyssesAttention attention(group, c.problem, o);
-        const auto r = attention.attend({suite::shard(device, c, rank)});
-        const std::string differs = suite::compare(device, c, w, r[0], rank);
-        if (!differs.empty()) throw std::runtime_error(differs);
-    });
+    const auto errors =
+        on_ranks(c.problem.world(), [&](Fabric& group, HostDevice& device, int rank) {
+            UlyssesAttention attention(group, c.problem, o);
+            const auto r = attention.attend({suite::shard(device, c, rank)});
+            const std::string differs = suite::compare(device, c, w, r[0], rank);
+            if (!differs.empty()) throw std::runtime_error(differs);
+        });
     for (const std::string& e : errors) EXPECT_EQ(e, "");
 }
 
@@ -69,9 +71,11 @@ TEST(UlyssesFault01, OddSequence) {
     expect_whole(c);
 }
 
-// 2: heads that do not divide. A head that a peer pads must reach nobody: each rank computes its own.
+// 2: heads that do not divide. A head that a peer pads must reach nobody: each rank computes its
+// own.
 TEST(UlyssesFault02, HeadsThatDoNotDivideAreNeitherPaddedNorLost) {
-    for (const auto& [heads, world] : std::vector<std::pair<int, int>>{{30, 4}, {38, 4}, {30, 16}}) {
+    for (const auto& [heads, world] :
+         std::vector<std::pair<int, int>>{{30, 4}, {38, 4}, {30, 16}}) {
         std::atomic<int> computed = 0;
         Options o;
         o.plug = {[&](const AttentionCall& call) {
@@ -90,11 +94,12 @@ TEST(UlyssesFault02, FewerHeadsThanRanksIsAnErrorOnEveryRank) {
     const auto errors = on_ranks(4, [&](Fabric& group, HostDevice&, int) {
         UlyssesAttention attention(group, problem({4, 4, 4, 4}, 3, 8));
     });
-    for (const std::string& e : errors) EXPECT_THAT(e, HasSubstr("3 heads cannot be spread over 4 ranks"));
+    for (const std::string& e : errors)
+        EXPECT_THAT(e, HasSubstr("3 heads cannot be spread over 4 ranks"));
 }
 
-// 3: local attention instead of the whole, seen as noise in the last frames. The last rank's rows must
-// depend on the first rank's keys.
+// 3: local attention instead of the whole, seen as noise in the last frames. The last rank's rows
+// must depend on the first rank's keys.
 TEST(UlyssesFault03, LastRanksRowsSeeTheFirstRanksKeys) {
     Case c(problem({16, 16}, 2, 8));
     expect_whole(c);
@@ -109,7 +114,8 @@ TEST(UlyssesFault03, LastRanksRowsSeeTheFirstRanksKeys) {
     const Whole after = suite::whole(changed, reference_attention);
     for (std::int64_t row = 16; row < 32; ++row) {
         bool same = true;
-        for (int e = 0; e < 8; ++e) same = same && before.out.at(0, row, 0, e) == after.out.at(0, row, 0, e);
+        for (int e = 0; e < 8; ++e)
+            same = same && before.out.at(0, row, 0, e) == after.out.at(0, row, 0, e);
         EXPECT_FALSE(same) << row;
     }
 }
@@ -129,7 +135,8 @@ TEST(UlyssesFault05, PromptsOfDifferentLengthsInABatch) {
     }
 }
 
-// 7: products that pass 32 bits are in test_ulysses_plan (offsets) and test_ulysses_transform (views).
+// 7: products that pass 32 bits are in test_ulysses_plan (offsets) and test_ulysses_transform
+// (views).
 
 // 8: ranks that mean different shapes must fail together, not hang.
 TEST(UlyssesFault08, RanksThatDisagreeAllFail) {
@@ -147,8 +154,8 @@ TEST(UlyssesFault08, OneRanksBadShapeFailsAll) {
     for (const std::string& e : errors) EXPECT_NE(e, "");
 }
 
-// 10: calls of any number and order on the same buffers is UlyssesHost.BuffersInAnyTurnAndDeferredWaits
-// and, captured, UlyssesGraph in tests/gpu/ulysses.
+// 10: calls of any number and order on the same buffers is
+// UlyssesHost.BuffersInAnyTurnAndDeferredWaits and, captured, UlyssesGraph in tests/gpu/ulysses.
 
 // 11: a longer sequence after a short one, and a peer that is late for its first call.
 TEST(UlyssesFault11, GrowingSequenceAndALatePeer) {
@@ -168,7 +175,8 @@ TEST(UlyssesFault11, GrowingSequenceAndALatePeer) {
         o.attend = false;
         UlyssesAttention late(group, small.problem, o);
         while (rank == 1 && arrived == 0) std::this_thread::yield();
-        const auto a = late.attend_and_scatter({suite::gather(device, small, late.plan().heads, rank)});
+        const auto a =
+            late.attend_and_scatter({suite::gather(device, small, late.plan().heads, rank)});
         SUITE_REQUIRE(suite::compare(device, small, w_small, a[0], rank).empty());
         UlyssesAttention grown(group, large.problem);
         const auto b = grown.attend({suite::shard(device, large, rank)});
@@ -233,7 +241,8 @@ TEST(UlyssesFault15, SampleWithoutKeysGivesZeroAndMinusInfinity) {
         for (std::byte b : bytes) SUITE_REQUIRE(b == std::byte{0});
         for (int h = 0; h < 2; ++h)
             for (std::int64_t row = 0; row < p.rows_q[rank]; ++row)
-                SUITE_REQUIRE(r.lse.data[r.lse.batch_stride + h * r.lse.head_stride + row] == -INFINITY);
+                SUITE_REQUIRE(r.lse.data[r.lse.batch_stride + h * r.lse.head_stride + row] ==
+                              -INFINITY);
     });
     for (const std::string& e : errors) EXPECT_EQ(e, "");
 }
@@ -259,7 +268,8 @@ TEST(UlyssesFault17, ADeadRankEndsTheCallOfTheOthersAndANewGroupWorks) {
     const auto errors = run_processes(2, [&](int rank) { body(name, rank, true); });
     EXPECT_THAT(errors[0], HasSubstr("rank 1"));
     EXPECT_EQ(errors[1], "killed");
-    for (const std::string& e : run_processes(2, [&](int rank) { body(name + "-again", rank, false); }))
+    for (const std::string& e :
+         run_processes(2, [&](int rank) { body(name + "-again", rank, false); }))
         EXPECT_EQ(e, "");
 }
 
@@ -275,10 +285,12 @@ TEST(UlyssesPadding, NanInPadRowsNeverShows) {
         o.plug = {[&](const AttentionCall& call) {
                       // Every query row that is no data row becomes NaN before the kernel sees it.
                       AttentionCall poisoned = call;
-                      const std::int64_t span = call.batch * call.q.batch_stride + call.rows_q * call.q.row_stride;
+                      const std::int64_t span =
+                          call.batch * call.q.batch_stride + call.rows_q * call.q.row_stride;
                       std::vector<Bf16> q(static_cast<std::size_t>(span) + 64, Bf16{0xffff});
                       PlanOptions plan_options = o.plan;
                       plan_options.page_bytes = 16384;
+                      plan_options.tile_rows = 4;
                       const Plan plan = make_plan(c.problem, plan_options);
                       const auto* from = static_cast<const Bf16*>(call.q.data);
                       const std::int64_t width = call.heads_q * 8;

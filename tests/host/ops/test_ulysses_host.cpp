@@ -2,9 +2,9 @@
 #include <gtest/gtest.h>
 
 #include "fabric_suite.hpp"
-#include "xstage/error.hpp"
 #include "host/fabric/groups.hpp"
 #include "ulysses_suite.hpp"
+#include "xstage/error.hpp"
 
 namespace xstage::ulysses {
 namespace {
@@ -65,7 +65,8 @@ void expect_bit_identical(const Problem& problem, const Options& options, bool f
         }
         UlyssesAttention half(group, problem, scatter);
         for (int call = 0; call < 3; ++call) {
-            const auto results = half.attend_and_scatter({suite::gather(device, c, half.plan().heads, rank)});
+            const auto results =
+                half.attend_and_scatter({suite::gather(device, c, half.plan().heads, rank)});
             const std::string differs = suite::compare(device, c, w, results[0], rank);
             if (!differs.empty()) throw std::runtime_error("attend_and_scatter: " + differs);
         }
@@ -88,7 +89,9 @@ class UlyssesLayouts : public ::testing::TestWithParam<std::tuple<Layout, int>> 
     int world() const { return std::get<1>(GetParam()); }
 };
 
-TEST_P(UlyssesLayouts, EvenRows) { expect_bit_identical(problem(world(), {24}), small(layout())); }
+TEST_P(UlyssesLayouts, EvenRows) {
+    expect_bit_identical(problem(world(), {24}), small(layout()));
+}
 
 TEST_P(UlyssesLayouts, UnevenRowsAndHeads) {
     if (layout() == Layout::kBatched && world() == 1) GTEST_SKIP() << "one rank is even by itself";
@@ -124,13 +127,14 @@ TEST_P(UlyssesLayouts, GroupedKeysAndOtherKeyRows) {
     expect_bit_identical(p, small(layout()));
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Ranks, UlyssesLayouts,
-    ::testing::Combine(::testing::Values(Layout::kBatched, Layout::kPadded, Layout::kPages, Layout::kSplit),
-                       ::testing::Values(1, 2, 4)),
-    [](const auto& info) {
-        return std::string(name_of(std::get<0>(info.param))) + std::to_string(std::get<1>(info.param));
-    });
+INSTANTIATE_TEST_SUITE_P(Ranks, UlyssesLayouts,
+                         ::testing::Combine(::testing::Values(Layout::kBatched, Layout::kPadded,
+                                                              Layout::kPages, Layout::kSplit),
+                                            ::testing::Values(1, 2, 4)),
+                         [](const auto& info) {
+                             return std::string(name_of(std::get<0>(info.param))) +
+                                    std::to_string(std::get<1>(info.param));
+                         });
 
 TEST(UlyssesHost, EmptyRanksTakePartWithTheirHeads) {
     for (Layout layout : {Layout::kPadded, Layout::kPages, Layout::kSplit})
@@ -166,7 +170,8 @@ TEST(UlyssesHost, WithinTheDtypesBoundOfFloat64) {
             UlyssesAttention attention(group, p, small(Layout::kAuto));
             const Result r = attention.attend({suite::shard(device, c, rank)})[0];
             const std::int64_t first = suite::first_row(p.rows_q, rank);
-            const auto bytes = suite::download(device, rank, r.samples[0], p.rows_q[rank], 4, 32, 2);
+            const auto bytes =
+                suite::download(device, rank, r.samples[0], p.rows_q[rank], 4, 32, 2);
             // Half a unit in the last place of a result below 2, and the float sums' own error.
             const double bound = dtype == fabric::DType::kBf16 ? 0x1p-8 : 0x1p-11;
             for (std::size_t i = 0; i < bytes.size() / 2; ++i) {
@@ -220,7 +225,8 @@ TEST(UlyssesHost, WideReceiveRowsNeedNoCopy) {
             SUITE_REQUIRE(r.out.data == mine.data);
             SUITE_REQUIRE(suite::compare(device, c, w, r, rank).empty());
             for (std::int64_t row = 0; row < 12; ++row)
-                for (int e = 32; e < 56; ++e) SUITE_REQUIRE(elements[row * mine.row_stride + e] == 0x1234);
+                for (int e = 32; e < 56; ++e)
+                    SUITE_REQUIRE(elements[row * mine.row_stride + e] == 0x1234);
         });
     }
 }
@@ -232,7 +238,8 @@ TEST(UlyssesHost, HeadScaleMultipliesOnceRounded) {
     on_ranks(2, [&](Fabric& group, HostDevice& device, int rank) {
         UlyssesAttention attention(group, p, small(Layout::kAuto));
         std::vector<Bf16> gate;
-        for (int i = 0; i < 8 * 2; ++i) gate.push_back(Bf16::from(0.37f * static_cast<float>(i + rank)));
+        for (int i = 0; i < 8 * 2; ++i)
+            gate.push_back(Bf16::from(0.37f * static_cast<float>(i + rank)));
         ShardedInput in = suite::shard(device, c, rank);
         in.to.head_scale = gate.data();
         in.to.head_scale_row = 2;
@@ -242,7 +249,8 @@ TEST(UlyssesHost, HeadScaleMultipliesOnceRounded) {
             for (int h = 0; h < 2; ++h)
                 for (int e = 0; e < 8; ++e) {
                     const auto x = static_cast<float>(w.out.at(0, rank * 8 + row, h, e));
-                    const float want = Bf16::from(x * gate[static_cast<std::size_t>(row * 2 + h)].value()).value();
+                    const float want =
+                        Bf16::from(x * gate[static_cast<std::size_t>(row * 2 + h)].value()).value();
                     SUITE_REQUIRE(got[row * r.out.row_stride + h * 8 + e].value() == want);
                 }
     });
@@ -267,7 +275,8 @@ TEST(UlyssesHost, BuffersInAnyTurnAndDeferredWaits) {
                 auto results = attention.attend({suite::shard(device, cases[i], rank)});
                 SUITE_REQUIRE(results.empty() == (i % 2 == 1));
                 if (results.empty()) results = attention.finish();
-                SUITE_REQUIRE(suite::compare(device, cases[i], wholes[i], results[0], rank).empty());
+                SUITE_REQUIRE(
+                    suite::compare(device, cases[i], wholes[i], results[0], rank).empty());
             }
     });
 }

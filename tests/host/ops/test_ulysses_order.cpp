@@ -18,7 +18,8 @@ TEST(UlyssesOrder, EveryOrderSendsEachRowToEachRankOnce) {
         std::set<std::pair<std::int64_t, int>> seen;
         for (std::int64_t i = 0; i < rows * world; ++i) {
             const SendStep step = send_step(order, rank, world, rows, i);
-            RC_ASSERT(step.row >= 0 && step.row < rows && step.destination >= 0 && step.destination < world);
+            RC_ASSERT(step.row >= 0 && step.row < rows && step.destination >= 0 &&
+                      step.destination < world);
             RC_ASSERT(seen.emplace(step.row, step.destination).second);
         }
     });

@@ -85,8 +85,13 @@ TEST(UlyssesHeads, EveryHeadOnceInRegularGroups) {
 /// that belongs there, and no pad row on a data row.
 void expect_rows_arrive(const Plan& plan, std::size_t page) {
     const Problem& p = plan.problem;
-    fabric::LayoutSpec spec{plan.stitched.kind, plan.stitched.order, plan.stitched.rows,
-                            plan.stitched.row_bytes, page, 128, {}};
+    fabric::LayoutSpec spec{plan.stitched.kind,
+                            plan.stitched.order,
+                            plan.stitched.rows,
+                            plan.stitched.row_bytes,
+                            page,
+                            128,
+                            {}};
     const fabric::StitchedLayout layout = fabric::make_layout(spec);
     std::map<std::int64_t, std::pair<int, std::int64_t>> at_q;
     for (int r = 0; r < p.world(); ++r)
@@ -108,7 +113,8 @@ void expect_rows_arrive(const Plan& plan, std::size_t page) {
                 const auto place = layout.owner_at(at);
                 if (data == at_q.end()) {
                     if (!place) continue;
-                    const std::int64_t held = p.rows_q[place->owner] * (plan.tensors > 1 ? 1 : p.batch);
+                    const std::int64_t held =
+                        p.rows_q[place->owner] * (plan.tensors > 1 ? 1 : p.batch);
                     RC_ASSERT(place->row >= held);
                     continue;
                 }
@@ -120,7 +126,8 @@ void expect_rows_arrive(const Plan& plan, std::size_t page) {
                 }
                 RC_ASSERT(place && place->owner == rank);
                 if (plan.tensors == 1 && place->row >= p.batch * p.rows_q[rank]) continue;
-                const std::int64_t expected = plan.tensors > 1 ? row : b.sample * p.rows_q[rank] + row;
+                const std::int64_t expected =
+                    plan.tensors > 1 ? row : b.sample * p.rows_q[rank] + row;
                 RC_ASSERT(place->row == expected);
                 RC_ASSERT(plan.receive_offset(plan.tensors > 1 ? 0 : b.sample, row, rank) ==
                           static_cast<std::size_t>(place->row) * layout.row_stride);
@@ -145,8 +152,8 @@ TEST(UlyssesPlan, EveryRowOfEveryLayoutArrivesOnce) {
         PlanOptions options;
         options.page_bytes = 16384;
         options.own_q = *rc::gen::arbitrary<bool>();
-        options.layout = *rc::gen::element(Layout::kAuto, Layout::kBatched, Layout::kPadded, Layout::kPages,
-                                           Layout::kSplit);
+        options.layout = *rc::gen::element(Layout::kAuto, Layout::kBatched, Layout::kPadded,
+                                           Layout::kPages, Layout::kSplit);
         options.tile_rows = 16;
         try {
             expect_rows_arrive(make_plan(p, options), options.page_bytes);
@@ -184,7 +191,8 @@ TEST(UlyssesPlan, OffsetsPassTheLimitsOf32Bits) {
         // 300000 rows of 56 x 128 are 2 150 400 000 elements, past 2^31.
         EXPECT_GE(plan.receive_offset(0, 299999, 1), std::size_t{299999} * 56 * 128 * 2);
         const Block& last = plan.blocks.back();
-        EXPECT_GE(last.out_offset + (last.batch - 1) * last.out_batch_bytes + (last.rows - 1) * last.out_row_bytes,
+        EXPECT_GE(last.out_offset + (last.batch - 1) * last.out_batch_bytes +
+                      (last.rows - 1) * last.out_row_bytes,
                   std::size_t{599999} * 56 * 128 * 2);
     }
 }
@@ -234,15 +242,17 @@ TEST(UlyssesPlan, SaysWhatIsWrong) {
         "must stand last");
 }
 
-// Overheads in us of FlashAttention-3 on two H200, heads per GPU and rows as given: every row to the
-// peer, batched (worse of the two orders), padded with pages in turn (docs/ulysses.md).
+// Overheads in us of FlashAttention-3 on two H200, heads per GPU and rows as given: every row to
+// the peer, batched (worse of the two orders), padded with pages in turn (docs/ulysses.md).
 struct Measured {
     int heads;
     std::int64_t rows;
     double all_remote, batched, padded;
 };
-const std::vector<Measured> kMeasured = {{12, 2048, 15.0, 8.4, 3.3},   {12, 4096, 22.5, 15.0, 1.8},
-                                         {20, 4096, 16.2, 13.7, 4.4},  {12, 8192, 20.3, 21.0, -4.9},
+const std::vector<Measured> kMeasured = {{12, 2048, 15.0, 8.4, 3.3},
+                                         {12, 4096, 22.5, 15.0, 1.8},
+                                         {20, 4096, 16.2, 13.7, 4.4},
+                                         {12, 8192, 20.3, 21.0, -4.9},
                                          {20, 8192, 12.7, 12.7, 0.0}};
 
 TEST(UlyssesPrediction, RanksTheOrdersAsMeasured) {

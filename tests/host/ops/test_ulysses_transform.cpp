@@ -10,14 +10,18 @@
 namespace xstage::ulysses {
 namespace {
 
-float r32(double x) { return static_cast<float>(x); }
-float bf(float x) { return Bf16::from(x).value(); }
+float r32(double x) {
+    return static_cast<float>(x);
+}
+float bf(float x) {
+    return Bf16::from(x).value();
+}
 
 TEST(UlyssesStorage, Bf16RoundsToNearestEven) {
     EXPECT_EQ(Bf16::from(1.0f).bits, 0x3f80);
-    EXPECT_EQ(Bf16::from(1.00390625f).bits, 0x3f80);   // 1 + 2^-8, a tie: to the even 1
-    EXPECT_EQ(Bf16::from(1.01171875f).bits, 0x3f82);   // 1 + 3 * 2^-8, a tie: up to even
-    EXPECT_EQ(Bf16::from(3.4e38f).bits, 0x7f80);       // past the largest
+    EXPECT_EQ(Bf16::from(1.00390625f).bits, 0x3f80);  // 1 + 2^-8, a tie: to the even 1
+    EXPECT_EQ(Bf16::from(1.01171875f).bits, 0x3f82);  // 1 + 3 * 2^-8, a tie: up to even
+    EXPECT_EQ(Bf16::from(3.4e38f).bits, 0x7f80);      // past the largest
     EXPECT_TRUE(std::isnan(Bf16::from(std::nanf("")).value()));
 }
 
@@ -39,7 +43,8 @@ TEST(UlyssesStorage, Fp16RoundsToNearestEvenDownToSubnormals) {
 /// One head through the host mover on a single rank.
 std::vector<float> through(const std::vector<float>& x, const Norm& norm, const Rotary& rotary,
                            std::int64_t row = 0, int heads = 1, int head = 0) {
-    std::vector<Bf16> in(x.size() * static_cast<std::size_t>(heads) * static_cast<std::size_t>(row + 1));
+    std::vector<Bf16> in(x.size() * static_cast<std::size_t>(heads) *
+                         static_cast<std::size_t>(row + 1));
     const std::size_t at = (static_cast<std::size_t>(row) * heads + head) * x.size();
     for (std::size_t e = 0; e < x.size(); ++e) in[at + e] = Bf16::from(x[e]);
     std::vector<Bf16> out(in.size());
@@ -86,7 +91,8 @@ TEST(UlyssesRotary, FluxAddsTwoRoundedProducts) {
         // A double holds the product of two floats exactly, so r32 is its one rounding.
         const float a = r32(double{v.x[i]} * v.cos[i]), b = r32(-double{v.x[i + 1]} * v.sin[i]);
         EXPECT_EQ(y[i], bf(r32(double{a} + b)));
-        const float c = r32(double{v.x[i + 1]} * v.cos[i + 1]), d = r32(double{v.x[i]} * v.sin[i + 1]);
+        const float c = r32(double{v.x[i + 1]} * v.cos[i + 1]),
+                    d = r32(double{v.x[i]} * v.sin[i + 1]);
         EXPECT_EQ(y[i + 1], bf(r32(double{c} + d)));
     }
 }
@@ -118,9 +124,11 @@ TEST(UlyssesRotary, LtxSplitHasATablePerHead) {
     const Values v = values(dim, heads * rows * dim / 2, 4);
     const int head = 2, row = 1;
     const auto y =
-        through(v.x, {}, rotary::ltx2_split(v.cos.data(), v.sin.data(), heads, dim, rows), row, heads, head);
+        through(v.x, {}, rotary::ltx2_split(v.cos.data(), v.sin.data(), heads, dim, rows), row,
+                heads, head);
     for (int i = 0; i < dim / 2; ++i) {
-        const float c = v.cos[(head * rows + row) * dim / 2 + i], s = v.sin[(head * rows + row) * dim / 2 + i];
+        const float c = v.cos[(head * rows + row) * dim / 2 + i],
+                    s = v.sin[(head * rows + row) * dim / 2 + i];
         const float x1 = v.x[i], x2 = v.x[i + dim / 2];
         EXPECT_EQ(y[i], bf(r32(double{r32(double{x1} * c)} + r32(double{-s} * x2))));
         EXPECT_EQ(y[i + dim / 2], bf(r32(double{r32(double{x2} * c)} + r32(double{s} * x1))));
@@ -131,7 +139,8 @@ TEST(UlyssesRotary, LtxInterleavedWalksItsWideTable) {
     const int dim = 8, heads = 2, rows = 3;
     const Values v = values(dim, heads * rows * dim, 5);
     const auto y =
-        through(v.x, {}, rotary::ltx2_interleaved(v.cos.data(), v.sin.data(), heads, dim, rows), 2, heads, 1);
+        through(v.x, {}, rotary::ltx2_interleaved(v.cos.data(), v.sin.data(), heads, dim, rows), 2,
+                heads, 1);
     const int at = 2 * heads * dim + dim;
     const float a = r32(double{v.x[0]} * v.cos[at]), b = r32(-double{v.x[1]} * v.sin[at]);
     EXPECT_EQ(y[0], bf(r32(double{a} + b)));
@@ -180,7 +189,8 @@ TEST(UlyssesNorm, PerHeadOnceAndTwiceRounded) {
         int off = 0;
         for (int e = 0; e < 128; ++e) {
             const double t = x[e] * rstd;
-            const float want = rounding == NormRounding::kOnce ? bf(r32(t * w[e])) : bf(bf(r32(t)) * w[e]);
+            const float want =
+                rounding == NormRounding::kOnce ? bf(r32(t * w[e])) : bf(bf(r32(t)) * w[e]);
             // The float sum of squares may differ in its last bit, which rarely moves a bf16.
             off += y[e] != want;
             EXPECT_NEAR(y[e], want, std::abs(want) * 0x1p-7);
@@ -221,11 +231,13 @@ TEST(UlyssesSend, ViewsPastTheLimitsOf32Bits) {
     // Three rows of a fused projection, 1.5e9 elements apart: only the touched pages become memory.
     constexpr std::int64_t kStride = 1'500'000'000;
     const std::size_t bytes = std::size_t{2} * kStride * 3;
-    void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     ASSERT_NE(base, MAP_FAILED);
     auto* in = static_cast<Bf16*>(base);
     for (std::int64_t row = 0; row < 3; ++row)
-        for (int e = 0; e < 16; ++e) in[row * kStride + e] = Bf16::from(static_cast<float>(10 * row + e));
+        for (int e = 0; e < 16; ++e)
+            in[row * kStride + e] = Bf16::from(static_cast<float>(10 * row + e));
     std::vector<Bf16> out(3 * 16);
     HeadScatter s;
     s.world = 1;
