@@ -13,11 +13,13 @@ Node node_from_profile(const model::Profile& profile, const std::string& path, i
     Node node;
     node.name = profile.node;
     node.sms = profile.groups.sms;
-    const int groups = std::max(1, static_cast<int>(std::lround(node.sms / profile.groups.mean_size)));
+    const int groups =
+        std::max(1, static_cast<int>(std::lround(node.sms / profile.groups.mean_size)));
     if (profile.hierarchical && groups > 1) {
         // The small groups have their own size, the others share the rest of the SMs.
         const auto small = static_cast<int>(std::lround(profile.groups.light_share * groups));
-        const auto size = static_cast<int>(std::lround(profile.groups.light_size * profile.groups.mean_size));
+        const auto size =
+            static_cast<int>(std::lround(profile.groups.light_size * profile.groups.mean_size));
         const int large = groups - small;
         int left = node.sms - small * size;
         for (int g = 0; g < large; ++g) {
@@ -39,7 +41,8 @@ Node node_from_profile(const model::Profile& profile, const std::string& path, i
     node.issue_base_ns = (store.start + store.cold).value() / clock;
     double accept = store.accept.value();
     if (store.per_warp && store.per_instruction.value() > 0) {
-        accept = std::min(accept, warps * store.instruction.value() / store.per_instruction.value());
+        accept =
+            std::min(accept, warps * store.instruction.value() / store.per_instruction.value());
     }
     node.issue_rate = accept * clock;
     if (profile.visibility.echo) node.visible_ns = profile.visibility.echo->value() / 2;

@@ -16,7 +16,8 @@ const std::string kExamples = XSTAGE_SOURCE_DIR "/examples/";
 
 std::string scenario_text(const std::string& rest) {
     return R"({"schema_version": 1, "kind": "xstage.sim_scenario", "node": ")" XSTAGE_SOURCE_DIR
-           R"(/data/nodes/h200x2/sim-node.json", "path": "st16", )" + rest + "}";
+           R"(/data/nodes/h200x2/sim-node.json", "path": "st16", )" +
+           rest + "}";
 }
 
 TEST(Scenario, ExamplesRun) {
@@ -39,15 +40,18 @@ struct Bad {
 
 TEST(Scenario, BadOnesExitWithTwoAndTheJsonPath) {
     const Bad cases[] = {
-        {R"("gpus": 0, "trace": {"uniform": {"producers": 1, "bytes": [1]}})", "/gpus: expected integer, >= 1"},
+        {R"("gpus": 0, "trace": {"uniform": {"producers": 1, "bytes": [1]}})",
+         "/gpus: expected integer, >= 1"},
         {R"("gpus": 2)", "/: expected exactly one of ulysses, moe, trace"},
         {R"("gpus": 2, "trace": {})", "/trace: expected one of uniform, bursts, recording"},
         {R"("gpus": 2, "trace": {"bursts": [{"rank": 0, "producer": 0, "destination": 5, "bytes": 8}]})",
          "/trace/bursts/0/destination: expected a GPU below 2, found 5"},
         {R"("gpus": 2, "trace": {"bursts": [{"rank": 0, "producer": 0, "destination": 1, "bytes": -8}]})",
          "/trace/bursts/0/bytes"},
-        {R"("gpus": 4, "ulysses": {"sequence": 1024, "heads": 6})", "/ulysses/heads: expected a multiple of the 4"},
-        {R"("gpus": 2, "ulysses": {"sequence": 1024, "heads": 6, "order": "best"})", "/ulysses/order"},
+        {R"("gpus": 4, "ulysses": {"sequence": 1024, "heads": 6})",
+         "/ulysses/heads: expected a multiple of the 4"},
+        {R"("gpus": 2, "ulysses": {"sequence": 1024, "heads": 6, "order": "best"})",
+         "/ulysses/order"},
         {R"("gpus": 2, "moe": {"hidden": 512, "intermediate": 256, "experts": 7, "top_k": 2, "tokens": 8})",
          "/moe/experts: expected a multiple of the 2 GPUs, found 7"},
         {R"("gpus": 2, "moe": {"hidden": 512, "intermediate": 256, "experts": 8, "top_k": 9, "tokens": 8})",
@@ -61,8 +65,9 @@ TEST(Scenario, BadOnesExitWithTwoAndTheJsonPath) {
         }
     }
     EXPECT_EQ(run_xstage({"simulate", "/nonexistent.json"}).code, 2);
-    EXPECT_THAT(run_xstage({"simulate", kExamples + "moe.json", "--node", kExamples + "moe.json"}).err,
-                HasSubstr("/kind: expected \"xstage.sim_node\""));
+    EXPECT_THAT(
+        run_xstage({"simulate", kExamples + "moe.json", "--node", kExamples + "moe.json"}).err,
+        HasSubstr("/kind: expected \"xstage.sim_node\""));
 }
 
 TEST(Scenario, ExtrapolationIsSaid) {

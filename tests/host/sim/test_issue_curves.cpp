@@ -50,8 +50,9 @@ TEST(IssueCurves, OfOneWarpPerSm) {
         const std::vector<double> instructions(static_cast<std::size_t>(last) + 1, 512.0);
         RunOptions options;
         options.record = true;
-        const Result result = run(cluster, trace_programs(cluster, uniform_trace(2, 132, instructions, {}, false, true)),
-                                  options);
+        const Result result = run(
+            cluster, trace_programs(cluster, uniform_trace(2, 132, instructions, {}, false, true)),
+            options);
         std::vector<std::vector<double>> issued(instructions.size());
         for (const Span& span : result.spans) {
             issued[static_cast<std::size_t>(span.id)].push_back(span.issued_ns * kClock);
@@ -62,8 +63,8 @@ TEST(IssueCurves, OfOneWarpPerSm) {
             errors.push_back(std::abs(predicted - cycles.value()) / cycles.value());
         }
         RecordProperty("median_error", std::to_string(median(errors)));
-        // 7.4%: the curve's SM drains as fast as the mean one, the median SM of the model shares its
-        // group with five others and is slower. docs/simulator.md has the figure.
+        // 7.4%: the curve's SM drains as fast as the mean one, the median SM of the model shares
+        // its group with five others and is slower. docs/simulator.md has the figure.
         EXPECT_LT(median(errors), 0.08);
     }
     EXPECT_EQ(seen, 1);

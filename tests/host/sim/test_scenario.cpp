@@ -72,8 +72,9 @@ TEST(Timeline, RowsOfATrackFollowEachOther) {
 }
 
 TEST(Advise, ARecordedTraceHasOneOrder) {
-    EXPECT_THAT(xstage::test::bad_input([] { options_of(read_scenario(kExamples + "trace.json")); }),
-                HasSubstr("one order only"));
+    EXPECT_THAT(
+        xstage::test::bad_input([] { options_of(read_scenario(kExamples + "trace.json")); }),
+        HasSubstr("one order only"));
 }
 
 }  // namespace
