@@ -11,7 +11,8 @@ namespace xstage::plan {
 namespace {
 
 std::string size_text(double bytes) {
-    return bytes >= 1e6 ? fmt::format("{:.1f} MB", bytes / 1e6) : fmt::format("{:.0f} KB", bytes / 1e3);
+    return bytes >= 1e6 ? fmt::format("{:.1f} MB", bytes / 1e6)
+                        : fmt::format("{:.0f} KB", bytes / 1e3);
 }
 
 std::string time_text(double ns) {
@@ -24,29 +25,34 @@ std::string reason_of(const Candidate& choice, const Candidate& baseline, const 
                       const Estimate& base, const StoreLimits& limits) {
     if (&choice == &baseline) {
         if (base.worst < 0 && base.tail_ns <= 0) {
-            return fmt::format("No phase of {} exceeds the room of {}, so no other order has a stall to "
-                               "take away.", baseline.name, size_text(limits.room));
+            return fmt::format(
+                "No phase of {} exceeds the room of {}, so no other order has a stall to "
+                "take away.",
+                baseline.name, size_text(limits.room));
         }
         return fmt::format("No other order stores with fewer stalls than {}.", baseline.name);
     }
     if (base.worst >= 0) {
         const Phase& phase = baseline.phases[static_cast<std::size_t>(base.worst)];
         const double gap = phase.bytes / limits.rate - phase.compute_ns;
-        return fmt::format("{} bursts of {} in {} exceed the room of {} at {:.0f} GB/s; a gap of {} would "
-                           "hide the drain, and {} {}.",
-                           phase.name, size_text(phase.bytes), time_text(phase.compute_ns),
-                           size_text(limits.room), limits.rate, time_text(std::max(0.0, gap)),
-                           choice.name,
-                           chosen.stall_ns < base.stall_ns ? "puts computation there"
-                                                           : "ends with less in flight");
+        return fmt::format(
+            "{} bursts of {} in {} exceed the room of {} at {:.0f} GB/s; a gap of {} would "
+            "hide the drain, and {} {}.",
+            phase.name, size_text(phase.bytes), time_text(phase.compute_ns), size_text(limits.room),
+            limits.rate, time_text(std::max(0.0, gap)), choice.name,
+            chosen.stall_ns < base.stall_ns ? "puts computation there"
+                                            : "ends with less in flight");
     }
     if (chosen.tail_ns < base.tail_ns) {
-        return fmt::format("No phase stalls; {} leaves {} in flight after the last computation, {} leaves {}.",
-                           baseline.name, size_text(base.tail_ns * limits.rate), choice.name,
-                           size_text(chosen.tail_ns * limits.rate));
+        return fmt::format(
+            "No phase stalls; {} leaves {} in flight after the last computation, {} leaves {}.",
+            baseline.name, size_text(base.tail_ns * limits.rate), choice.name,
+            size_text(chosen.tail_ns * limits.rate));
     }
-    return fmt::format("No phase of either order exceeds the room of {}; {} has fewer idle SMs where its "
-                       "phases end.", size_text(limits.room), choice.name);
+    return fmt::format(
+        "No phase of either order exceeds the room of {}; {} has fewer idle SMs where its "
+        "phases end.",
+        size_text(limits.room), choice.name);
 }
 
 }  // namespace
@@ -81,9 +87,10 @@ Advice advise(const std::vector<Candidate>& candidates, int baseline, const Stor
         advice.ranked.push_back({static_cast<int>(i), estimate(candidates[i].phases, limits), -1});
     }
     const auto base_form = advice.ranked[static_cast<std::size_t>(baseline)].closed_form;
-    std::stable_sort(advice.ranked.begin(), advice.ranked.end(), [](const Ranked& a, const Ranked& b) {
-        return a.closed_form.total_ns < b.closed_form.total_ns;
-    });
+    std::stable_sort(advice.ranked.begin(), advice.ranked.end(),
+                     [](const Ranked& a, const Ranked& b) {
+                         return a.closed_form.total_ns < b.closed_form.total_ns;
+                     });
     const auto time_of = [](const Ranked& r) {
         return r.simulated_ns >= 0 ? r.simulated_ns : r.closed_form.total_ns;
     };
@@ -93,10 +100,12 @@ Advice advise(const std::vector<Candidate>& candidates, int baseline, const Stor
             if (static_cast<int>(i) >= finalists && ranked.candidate != baseline) continue;
             ranked.simulated_ns = simulate(candidates[static_cast<std::size_t>(ranked.candidate)]);
         }
-        std::stable_sort(advice.ranked.begin(), advice.ranked.end(), [&](const Ranked& a, const Ranked& b) {
-            if ((a.simulated_ns >= 0) != (b.simulated_ns >= 0)) return a.simulated_ns >= 0;
-            return time_of(a) < time_of(b);
-        });
+        std::stable_sort(advice.ranked.begin(), advice.ranked.end(),
+                         [&](const Ranked& a, const Ranked& b) {
+                             if ((a.simulated_ns >= 0) != (b.simulated_ns >= 0))
+                                 return a.simulated_ns >= 0;
+                             return time_of(a) < time_of(b);
+                         });
     }
     const double best = time_of(advice.ranked.front());
     const Ranked* choice = &advice.ranked.front();
@@ -104,15 +113,16 @@ Advice advise(const std::vector<Candidate>& candidates, int baseline, const Stor
     for (const Ranked& ranked : advice.ranked) {
         if (ranked.candidate == baseline) base = &ranked;
         const bool comparable = !simulate || ranked.simulated_ns >= 0;
-        if (comparable && time_of(ranked) <= best * (1 + tie) && ranked.candidate < choice->candidate) {
+        if (comparable && time_of(ranked) <= best * (1 + tie) &&
+            ranked.candidate < choice->candidate) {
             choice = &ranked;
         }
     }
     advice.choice = choice->candidate;
     advice.gain = time_of(*base) / time_of(*choice);
     advice.gain_low = advice.gain_high = advice.gain;
-    // The closed form says how the gain moves when the node's rate and room are off by their errors;
-    // how far it is from the simulation is part of what is not known.
+    // The closed form says how the gain moves when the node's rate and room are off by their
+    // errors; how far it is from the simulation is part of what is not known.
     const Candidate& chosen = candidates[static_cast<std::size_t>(choice->candidate)];
     const Candidate& plain = candidates[static_cast<std::size_t>(baseline)];
     const double form_gain = base_form.total_ns / choice->closed_form.total_ns;
@@ -121,7 +131,8 @@ Advice advise(const std::vector<Candidate>& candidates, int baseline, const Stor
             StoreLimits moved = limits;
             moved.rate *= 1 + rate * limits.rate_error;
             moved.room *= 1 + room * limits.room_error;
-            const double gain = estimate(plain.phases, moved).total_ns / estimate(chosen.phases, moved).total_ns;
+            const double gain =
+                estimate(plain.phases, moved).total_ns / estimate(chosen.phases, moved).total_ns;
             advice.gain_low = std::min(advice.gain_low, advice.gain * gain / form_gain);
             advice.gain_high = std::max(advice.gain_high, advice.gain * gain / form_gain);
         }

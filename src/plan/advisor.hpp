@@ -18,9 +18,9 @@ struct Phase {
 
 /// Rates in bytes/ns, sizes in bytes.
 struct StoreLimits {
-    double rate = 0;      ///< R: drain rate of a GPU
-    double room = 0;      ///< Q: what can be in flight
-    double tail_ns = 0;   ///< from the last drained byte to the end of the kernel
+    double rate = 0;           ///< R: drain rate of a GPU
+    double room = 0;           ///< Q: what can be in flight
+    double tail_ns = 0;        ///< from the last drained byte to the end of the kernel
     double rate_error = 0.05;  ///< half width of R's interval, relative
     double room_error = 0.15;
 };

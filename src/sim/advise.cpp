@@ -17,9 +17,12 @@ std::string order_name(const plan::MoeOrder& order) {
     switch (order.kind) {
         case MoeOrderKind::kWave:
             return order.wave > 0 ? fmt::format("wave({})", order.wave) : "wave(all)";
-        case MoeOrderKind::kAlternate: return "alternate";
-        case MoeOrderKind::kLead: return fmt::format("lead({})", order.lead);
-        case MoeOrderKind::kRatio: return "ratio";
+        case MoeOrderKind::kAlternate:
+            return "alternate";
+        case MoeOrderKind::kLead:
+            return fmt::format("lead({})", order.lead);
+        case MoeOrderKind::kRatio:
+            return "ratio";
     }
     return "";
 }
@@ -31,15 +34,18 @@ struct RowSums {
     int n1 = 1, n2 = 1;
     double tile1_ns = 0;
 
-    RowSums(const Cluster& cluster, const Moe& moe, int rank) : rows(moe_rows(moe, cluster.gpus, rank)) {
+    RowSums(const Cluster& cluster, const Moe& moe, int rank)
+        : rows(moe_rows(moe, cluster.gpus, rank)) {
         n1 = moe.columns1();
         n2 = moe.columns2();
         const int local = moe.experts / cluster.gpus;
         for (std::size_t r = 0; r < rows.tokens.size(); ++r) {
             const auto e = static_cast<std::size_t>(rows.expert[r]);
-            const TileTimes times = moe_tile_times(cluster.node, moe, rows.begin[e + 1] - rows.begin[e]);
+            const TileTimes times =
+                moe_tile_times(cluster.node, moe, rows.begin[e + 1] - rows.begin[e]);
             const int expert = rank * local + rows.expert[r];
-            const double remote = 1 - static_cast<double>(moe.routing->at(expert, rank)) / moe.routing->total(expert);
+            const double remote =
+                1 - static_cast<double>(moe.routing->at(expert, rank)) / moe.routing->total(expert);
             const double full = 2.0 * rows.tokens[r] * moe.hidden;
             const double issue = moe.epilogue_apart ? 0 : cluster.node.issue_ns(full / n2);
             ones_ns.push_back(ones_ns.back() + n1 * times.linear1_ns);
@@ -49,7 +55,9 @@ struct RowSums {
         }
     }
     std::size_t count() const { return rows.tokens.size(); }
-    double load(double rate) const { return std::max(ones_ns.back() + twos_ns.back(), bytes.back() / rate); }
+    double load(double rate) const {
+        return std::max(ones_ns.back() + twos_ns.back(), bytes.back() / rate);
+    }
 };
 
 std::vector<Phase> phases_of(const RowSums& sums, const plan::MoeOrder& order, int sms) {
@@ -72,7 +80,8 @@ std::vector<Phase> phases_of(const RowSums& sums, const plan::MoeOrder& order, i
         const int size = order.wave > 0 ? order.wave : experts;
         for (int e = 0; e < experts; e += size) {
             const double from = sums.rows.begin[static_cast<std::size_t>(e)];
-            const double to = sums.rows.begin[static_cast<std::size_t>(std::min(e + size, experts))];
+            const double to =
+                sums.rows.begin[static_cast<std::size_t>(std::min(e + size, experts))];
             add("Linear-1", span(sums.ones_ns, from, to), 0, sums.tile1_ns);
             add("Linear-2", span(sums.twos_ns, from, to), span(sums.bytes, from, to), 0);
         }
@@ -92,9 +101,11 @@ std::vector<Phase> phases_of(const RowSums& sums, const plan::MoeOrder& order, i
         twos = static_cast<double>(turns.twos) / sums.n2;
     }
     head = std::min(head, rows);
-    const double mixed = std::min(rows, (rows - head) / ones * twos);  // rows of Linear-2 in the turns
+    const double mixed =
+        std::min(rows, (rows - head) / ones * twos);  // rows of Linear-2 in the turns
     add("Linear-1", span(sums.ones_ns, 0, head), 0, sums.tile1_ns);
-    add("mixed", span(sums.ones_ns, head, rows) + span(sums.twos_ns, 0, mixed), span(sums.bytes, 0, mixed), 0);
+    add("mixed", span(sums.ones_ns, head, rows) + span(sums.twos_ns, 0, mixed),
+        span(sums.bytes, 0, mixed), 0);
     add("Linear-2", span(sums.twos_ns, mixed, rows), span(sums.bytes, mixed, rows), 0);
     return phases;
 }
@@ -111,7 +122,8 @@ std::vector<plan::MoeOrder> moe_orders(const Scenario& scenario) {
     orders.push_back({MoeOrderKind::kRatio, 0, 0, 2 * sms});
     // The least lead that keeps SMs from waiting for each other, and more of it.
     const int least = 1 + 2 * sms / moe.columns1();
-    for (const int factor : {1, 2, 4}) orders.push_back({MoeOrderKind::kLead, 0, factor * least, 0});
+    for (const int factor : {1, 2, 4})
+        orders.push_back({MoeOrderKind::kLead, 0, factor * least, 0});
     return orders;
 }
 
@@ -184,8 +196,10 @@ std::vector<Option> ulysses_options(const Scenario& scenario) {
         options.push_back(std::move(option));
     };
     const auto name_of = [](const Ulysses& shape) -> std::string {
-        static constexpr const char* kOrders[] = {"head-major", "interleaved", "rotated", "remote first"};
-        static constexpr const char* kFirst[] = {"rank 0's chunk first", "own chunk first", "peer's chunk first"};
+        static constexpr const char* kOrders[] = {"head-major", "interleaved", "rotated",
+                                                  "remote first"};
+        static constexpr const char* kFirst[] = {"rank 0's chunk first", "own chunk first",
+                                                 "peer's chunk first"};
         if (shape.layout == Layout::kPeers) return kOrders[static_cast<int>(shape.order)];
         return std::string(shape.layout == Layout::kPadded ? "padded, " : "batched, ") +
                kFirst[static_cast<int>(shape.first)];
@@ -215,7 +229,8 @@ std::vector<Option> ulysses_options(const Scenario& scenario) {
 std::vector<Option> options_of(const Scenario& scenario) {
     if (scenario.moe) return moe_options(scenario);
     if (scenario.ulysses) return ulysses_options(scenario);
-    throw Error(ErrorKind::kBadInput, "/trace: expected ulysses or moe; a recorded trace has one order only");
+    throw Error(ErrorKind::kBadInput,
+                "/trace: expected ulysses or moe; a recorded trace has one order only");
 }
 
 plan::StoreLimits limits_of(const Node& node) {
@@ -233,7 +248,8 @@ plan::Advice advise(const std::vector<Option>& options, int threads) {
     run_options.threads = threads;
     return plan::advise(candidates, 0, limits_of(options.front().scenario.cluster.node),
                         [&](const plan::Candidate& candidate) {
-                            const Scenario& s = options[static_cast<std::size_t>(candidate.tag)].scenario;
+                            const Scenario& s =
+                                options[static_cast<std::size_t>(candidate.tag)].scenario;
                             const double fixed = s.moe ? s.moe->fixed_ns : 0;
                             return run(s.cluster, s.programs(), run_options).total_ns + fixed;
                         });

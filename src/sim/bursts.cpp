@@ -89,7 +89,8 @@ Trace uniform_trace(int gpus, int producers, const std::vector<double>& bytes,
 }
 
 ProgramFactory trace_programs(const Cluster& cluster, const Trace& trace) {
-    return [cluster, trace](int rank) { return std::make_unique<TraceProgram>(cluster, trace, rank); };
+    return
+        [cluster, trace](int rank) { return std::make_unique<TraceProgram>(cluster, trace, rank); };
 }
 
 }  // namespace xstage::sim

@@ -106,7 +106,8 @@ void run_throttled(const Cluster& cluster, const Gpus& gpus, double slice_ns, in
             if (sum <= cluster.node.ingress_rate) continue;
             const auto grant = max_min(wanted, cluster.node.ingress_rate);
             for (std::size_t s = 0; s < count; ++s) {
-                if (wanted[s] > 0) limit[s][d] = gpus.engines[s]->fair_rate() * grant[s] / wanted[s];
+                if (wanted[s] > 0)
+                    limit[s][d] = gpus.engines[s]->fair_rate() * grant[s] / wanted[s];
             }
         }
         parallel(cluster.gpus, threads, [&](int rank) {
@@ -134,9 +135,8 @@ Result run(const Cluster& cluster, const ProgramFactory& programs, const RunOpti
 
     Result result;
     Gpus gpus = start(cluster, programs, engine_options, threads);
-    parallel(cluster.gpus, threads, [&](int rank) {
-        gpus.engines[static_cast<std::size_t>(rank)]->run(kUnlimited);
-    });
+    parallel(cluster.gpus, threads,
+             [&](int rank) { gpus.engines[static_cast<std::size_t>(rank)]->run(kUnlimited); });
     if (can_overrun && overrun(cluster, gpus, options.slice_ns)) {
         result.incast = true;
         gpus = start(cluster, programs, engine_options, threads);

@@ -14,11 +14,16 @@ constexpr double kMaxRate = 1e7;
 
 std::string_view role_name(Role role) {
     switch (role) {
-        case Role::kTile: return "tile";
-        case Role::kLinear1: return "linear1";
-        case Role::kLinear2: return "linear2";
-        case Role::kDispatch: return "dispatch";
-        case Role::kBurst: return "burst";
+        case Role::kTile:
+            return "tile";
+        case Role::kLinear1:
+            return "linear1";
+        case Role::kLinear2:
+            return "linear2";
+        case Role::kDispatch:
+            return "dispatch";
+        case Role::kBurst:
+            return "burst";
     }
     return "";
 }
@@ -31,7 +36,8 @@ void Arrivals::add(const Route& route, double bytes, double from_ns, double to_n
     if (bytes_.size() < needed) bytes_.resize(std::max(needed, bytes_.size() * 2));
     const double span = to_ns - from_ns;
     for (int s = first; s <= last; ++s) {
-        const double overlap = std::min(to_ns, (s + 1) * slice_ns_) - std::max(from_ns, s * slice_ns_);
+        const double overlap =
+            std::min(to_ns, (s + 1) * slice_ns_) - std::max(from_ns, s * slice_ns_);
         const double part = first == last || span <= 0 ? bytes : bytes * overlap / span;
         float* row = &bytes_[static_cast<std::size_t>(s) * static_cast<std::size_t>(gpus_)];
         for (const auto& [gpu, share] : route) row[gpu] += static_cast<float>(part * share);
@@ -251,7 +257,8 @@ void GpuEngine::new_front(int p) {
     if (flow.pending == 0) return;
     const Burst& burst = producer.pending[producer.front];
     flow.channel = burst.channel;
-    if (!flow.helper) flow.weight = node_.weight(producer.place, producer.members, producer.drained);
+    if (!flow.helper)
+        flow.weight = node_.weight(producer.place, producer.members, producer.drained);
     if (throttle_.empty()) return;
     for (const auto& [gpu, share] : program_.routes()[static_cast<std::size_t>(burst.route)]) {
         if (share > 0) flow.cap = std::min(flow.cap, throttle_[static_cast<std::size_t>(gpu)]);
@@ -340,7 +347,8 @@ void GpuEngine::run(double until_ns) {
             if (due.local) {
                 producers_[static_cast<std::size_t>(due.producer)].store = Store::kFree;
                 next_part(due.producer);
-            } else if (producers_[static_cast<std::size_t>(due.producer)].compute == Compute::kHead) {
+            } else if (producers_[static_cast<std::size_t>(due.producer)].compute ==
+                       Compute::kHead) {
                 head_over(due.producer);
             } else {
                 compute_over(due.producer);

@@ -35,8 +35,8 @@ class Arrivals {
 class GpuEngine {
   public:
     struct Options {
-        bool record = false;      ///< spans and occupancy
-        double slice_ns = 0;      ///< of arrivals; 0: not kept
+        bool record = false;  ///< spans and occupancy
+        double slice_ns = 0;  ///< of arrivals; 0: not kept
         int gpus = 2;
     };
 
@@ -79,19 +79,19 @@ class GpuEngine {
     /// What the fluid part walks over at every event; apart from Producer, so that all of a GPU
     /// stays in the first cache.
     struct Flow {
-        double queued = 0;      ///< bytes accepted, not drained
-        double left = 0;        ///< bytes of the part still to issue
-        double rate = 0;        ///< issue rate without backpressure
+        double queued = 0;  ///< bytes accepted, not drained
+        double left = 0;    ///< bytes of the part still to issue
+        double rate = 0;    ///< issue rate without backpressure
         double in = 0, out = 0;
         double cap = 0;         ///< drain rate limit of the oldest burst
         double weight = 1;      ///< within the group, for the oldest burst
         double front_left = 0;  ///< of the oldest burst, not drained
         int group = 0;
-        int pending = 0;        ///< bursts not drained
+        int pending = 0;  ///< bursts not drained
         Channel channel = Channel::kLink;
         bool issuing = false, helper = false;
-        bool settled = false;   ///< of share()
-        bool waits = false;     ///< for the shared room
+        bool settled = false;  ///< of share()
+        bool waits = false;    ///< for the shared room
 
         bool front_partial() const { return issuing && pending == 1; }
     };
@@ -102,10 +102,10 @@ class GpuEngine {
         bool active = false;   // in active_: issuing, or has a backlog
         std::size_t span = 0;  // of `storing`
         int place = 0, members = 1;
-        long drained = 0;      // bursts
-        int part = 0;          // of the step in the store engine
+        long drained = 0;                // bursts
+        int part = 0;                    // of the step in the store engine
         long claimed = 0, accepted = 0;  // steps
-        Step next, storing;    // step in the compute engine, and in the store engine
+        Step next, storing;              // step in the compute engine, and in the store engine
         double compute_start = 0, storing_start = 0, issue_start = 0, since = 0, ideal_ns = 0;
         std::vector<Burst> pending;
         std::size_t front = 0;  // of pending

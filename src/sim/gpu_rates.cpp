@@ -18,8 +18,8 @@ void GpuEngine::find_rates() {
     dirty_ = false;
 }
 
-/// Max-min fair, by weight: first among the groups that want to send, then among the producers of a group. A
-/// producer with a backlog wants all it can get, another one what it is issuing.
+/// Max-min fair, by weight: first among the groups that want to send, then among the producers of a
+/// group. A producer with a backlog wants all it can get, another one what it is issuing.
 void GpuEngine::share(Channel channel, double capacity) {
     std::fill(group_demand_.begin(), group_demand_.end(), 0.0);
     std::fill(group_weight_.begin(), group_weight_.end(), 0.0);

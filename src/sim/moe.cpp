@@ -131,7 +131,8 @@ class MoeProgram : public Program {
         step.local_ns = node_.local_ns(bytes) * shares.own;
         const int route = 2 * static_cast<int>(expert);
         if (shares.link > 0) {
-            step.part[step.parts++] = {bytes * shares.link, issue * shares.link, route, Channel::kLink};
+            step.part[step.parts++] = {bytes * shares.link, issue * shares.link, route,
+                                       Channel::kLink};
         }
         if (shares.network > 0) {
             step.part[step.parts++] = {bytes * shares.network, issue * shares.network, route + 1,
@@ -189,14 +190,15 @@ MoeRows moe_rows(const Moe& moe, int gpus, int rank) {
 }
 
 TileTimes moe_tile_times(const Node& node, const Moe& moe, int rows) {
-    const double rate = (moe.activation_bytes > 1 ? node.bf16_tflops : node.fp8_tflops) * 1e3 / node.sms;
+    const double rate =
+        (moe.activation_bytes > 1 ? node.bf16_tflops : node.fp8_tflops) * 1e3 / node.sms;
     const double memory = node.memory_rate / node.sms;
     const auto time = [&](double given, int columns, int depth) {
         if (given > 0) return given;
         const double flop = 2.0 * moe.tile_rows * columns * depth;
-        const double weights = memory > 0 && rows > 0
-                                   ? columns * static_cast<double>(depth) * moe.weight_bytes / memory / rows
-                                   : 0;
+        const double weights = memory > 0 && rows > 0 ? columns * static_cast<double>(depth) *
+                                                            moe.weight_bytes / memory / rows
+                                                      : 0;
         return std::max(flop / rate, weights);
     };
     return {time(moe.tile1_ns, moe.tile_columns1, moe.hidden),
@@ -204,7 +206,9 @@ TileTimes moe_tile_times(const Node& node, const Moe& moe, int rows) {
 }
 
 ProgramFactory moe_programs(const Cluster& cluster, const Moe& moe) {
-    const auto fail = [](const std::string& message) { throw Error(ErrorKind::kBadInput, message); };
+    const auto fail = [](const std::string& message) {
+        throw Error(ErrorKind::kBadInput, message);
+    };
     if (moe.experts % cluster.gpus != 0) {
         fail(fmt::format("/moe/experts: expected a multiple of the {} GPUs, found {}", cluster.gpus,
                          moe.experts));
@@ -212,7 +216,8 @@ ProgramFactory moe_programs(const Cluster& cluster, const Moe& moe) {
     if (!moe.routing || moe.routing->experts != moe.experts || moe.routing->gpus != cluster.gpus) {
         fail("/moe/routing: expected the routing of these experts and GPUs");
     }
-    const double rate = moe.activation_bytes > 1 ? cluster.node.bf16_tflops : cluster.node.fp8_tflops;
+    const double rate =
+        moe.activation_bytes > 1 ? cluster.node.bf16_tflops : cluster.node.fp8_tflops;
     if ((moe.tile1_ns <= 0 || moe.tile2_ns <= 0) && rate <= 0) {
         fail("/moe/tile1_ns: expected a number > 0, as the node gives no arithmetic rate");
     }

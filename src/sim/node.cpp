@@ -12,7 +12,8 @@ std::vector<int> Node::group_of(int producers) const {
     while (static_cast<int>(out.size()) < producers) {
         // More producers than SMs (several CTAs per SM) begin another round over the groups.
         if (static_cast<int>(out.size()) % size == 0) used.assign(groups.size(), 0);
-        // A full grid has neighbours on neighbouring SMs, which share a path; a smaller one is spread.
+        // A full grid has neighbours on neighbouring SMs, which share a path; a smaller one is
+        // spread.
         const int deal = producers >= size ? 2 : 1;
         for (std::size_t g = 0; g < groups.size(); ++g) {
             for (int i = 0; i < deal && used[g] < groups[g]; ++i) {

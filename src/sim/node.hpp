@@ -5,6 +5,10 @@
 #include <string>
 #include <vector>
 
+namespace xstage::model {
+struct Profile;
+}
+
 namespace xstage::sim {
 
 inline constexpr double kUnlimited = std::numeric_limits<double>::infinity();
@@ -13,8 +17,8 @@ inline constexpr double kUnlimited = std::numeric_limits<double>::infinity();
 /// The defaults describe a GPU whose stores never wait; a node document or a profile fills them in.
 struct Node {
     std::string name;
-    int sms = 1;             ///< producers of a GPU
-    std::vector<int> groups; ///< SMs per group that shares a path; empty: all SMs form one group
+    int sms = 1;              ///< producers of a GPU
+    std::vector<int> groups;  ///< SMs per group that shares a path; empty: all SMs form one group
 
     double link_rate = kUnlimited;     ///< drain rate of a GPU to all its peers together
     double ingress_rate = kUnlimited;  ///< what a GPU takes in from all its peers together
@@ -22,20 +26,20 @@ struct Node {
     double network_rate = kUnlimited;  ///< of a GPU to the GPUs of other nodes
     double network_latency_ns = 0;     ///< added to what crosses the network
 
-    double private_room = 0;              ///< bytes in flight that each producer has for itself
-    double shared_room = 0;               ///< bytes in flight that a whole group shares
-    double shared_cap = kUnlimited;       ///< most that one producer may hold of the shared room
-    double producer_rate = kUnlimited;    ///< drain rate of one producer alone
+    double private_room = 0;            ///< bytes in flight that each producer has for itself
+    double shared_room = 0;             ///< bytes in flight that a whole group shares
+    double shared_cap = kUnlimited;     ///< most that one producer may hold of the shared room
+    double producer_rate = kUnlimited;  ///< drain rate of one producer alone
 
     /// How unequally the producers of a group are served: their weights spread over a factor of
     /// exp(2 * arbitration_spread), with other ones ahead in the next burst. 0: in equal parts.
     double arbitration_spread = 0;
 
-    double issue_base_ns = 0;          ///< time to issue a burst: base + bytes / issue_rate
+    double issue_base_ns = 0;  ///< time to issue a burst: base + bytes / issue_rate
     double issue_rate = kUnlimited;
-    double local_rate = kUnlimited;    ///< of one producer's stores to its own GPU
-    double visible_ns = 0;  ///< from drained to visible at the peer
-    double ack_ns = 0;      ///< from drained to the end of a kernel, beyond that of local stores
+    double local_rate = kUnlimited;  ///< of one producer's stores to its own GPU
+    double visible_ns = 0;           ///< from drained to visible at the peer
+    double ack_ns = 0;  ///< from drained to the end of a kernel, beyond that of local stores
 
     double fp8_tflops = 0;  ///< dense, as reached by a kernel; 0 where unknown
     double bf16_tflops = 0;
@@ -60,6 +64,11 @@ struct Node {
     /// All that can be in flight when every SM stores: the Q of the closed form.
     double room() const;
 };
+
+/// What a fitted profile tells of its node, for one store path issued by `warps` warps per SM. It
+/// has no compute, local or ingress rates: those stay at their defaults. Throws kBadInput where the
+/// profile has no such path.
+Node node_from_profile(const model::Profile& profile, const std::string& path, int warps = 4);
 
 /// The GPUs of one run: `gpus`, of which `gpus_per_node` share an NVLink domain.
 struct Cluster {

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <numeric>
 
-#include "core/json.hpp"
 #include "core/file.hpp"
+#include "core/json.hpp"
 #include "xstage/error.hpp"
 
 namespace xstage::sim {

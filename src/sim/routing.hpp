@@ -25,11 +25,13 @@ struct RoutingSeed {
     std::uint64_t seed = 0;
     /// Popularity of experts: 0 uniform, else the exponent of a Zipf law over a seeded permutation.
     double skew = 0;
-    /// Share of the routes that go to experts of other GPUs; negative: whatever the popularity gives.
+    /// Share of the routes that go to experts of other GPUs; negative: whatever the popularity
+    /// gives.
     double remote_share = -1;
 };
 
-/// Distinct experts per token, drawn by popularity. The same seed gives the same routing everywhere.
+/// Distinct experts per token, drawn by popularity. The same seed gives the same routing
+/// everywhere.
 Routing seeded_routing(const RoutingSeed& how);
 
 /// Every expert gets the same number of rows from every GPU, remainders dealt out in turn.

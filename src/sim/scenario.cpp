@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 
+#include "core/file.hpp"
 #include "core/json.hpp"
 #include "xstage/documents.hpp"
 #include "xstage/error.hpp"
@@ -49,14 +50,18 @@ class Reader {
         take(json, "tile_columns", out.tile_columns);
         take(json, "clusters", out.clusters);
         take(json, "layout", out.layout,
-             {{"peers", Layout::kPeers}, {"padded", Layout::kPadded}, {"batched", Layout::kBatched}});
+             {{"peers", Layout::kPeers},
+              {"padded", Layout::kPadded},
+              {"batched", Layout::kBatched}});
         take(json, "order", out.order,
              {{"head_major", plan::TileOrder::kHeadMajor},
               {"interleaved", plan::TileOrder::kInterleaved},
               {"rotated", plan::TileOrder::kRotated},
               {"remote_first", plan::TileOrder::kRemoteFirst}});
         take(json, "first", out.first,
-             {{"rank_zero", FirstChunk::kRankZero}, {"own", FirstChunk::kOwn}, {"peer", FirstChunk::kPeer}});
+             {{"rank_zero", FirstChunk::kRankZero},
+              {"own", FirstChunk::kOwn},
+              {"peer", FirstChunk::kPeer}});
         take(json, "all_remote", out.all_remote);
         take(json, "all_local", out.all_local);
         take(json, "attention_ns", out.attention_ns);
@@ -86,17 +91,19 @@ class Reader {
         take(json, "lead", out.order.lead);
         out.order.slack = 2 * cluster.node.sms;
         take(json, "slack", out.order.slack);
-        take(json, "dispatch", out.dispatch, {{"hidden", Dispatch::kHidden}, {"pull", Dispatch::kPull}});
+        take(json, "dispatch", out.dispatch,
+             {{"hidden", Dispatch::kHidden}, {"pull", Dispatch::kPull}});
         take(json, "epilogue_apart", out.epilogue_apart);
         take(json, "tile1_ns", out.tile1_ns);
         take(json, "tile2_ns", out.tile2_ns);
         take(json, "fixed_ns", out.fixed_ns);
         if (out.experts % cluster.gpus != 0) {
-            fail("/moe/experts", fmt::format("expected a multiple of the {} GPUs, found {}", cluster.gpus,
-                                             out.experts));
+            fail("/moe/experts", fmt::format("expected a multiple of the {} GPUs, found {}",
+                                             cluster.gpus, out.experts));
         }
         if (out.top_k > out.experts) {
-            fail("/moe/top_k", fmt::format("expected at most the {} experts, found {}", out.experts, out.top_k));
+            fail("/moe/top_k",
+                 fmt::format("expected at most the {} experts, found {}", out.experts, out.top_k));
         }
         out.routing = std::make_shared<Routing>(routing(json, out, cluster.gpus));
         return out;
@@ -143,10 +150,14 @@ class Reader {
         take(json, "balanced", balanced);
         if (balanced) return balanced_routing(moe.experts, gpus, moe.top_k, moe.tokens);
         if (json.contains("routing_file")) {
-            return read_routing(beside(file_, json["routing_file"].get<std::string>()), moe.experts, gpus);
+            return read_routing(beside(file_, json["routing_file"].get<std::string>()), moe.experts,
+                                gpus);
         }
-        RoutingSeed how{moe.experts, gpus, moe.top_k,
-                        std::vector<std::int64_t>(static_cast<std::size_t>(gpus), moe.tokens), 1, 0, -1};
+        RoutingSeed how{
+            moe.experts, gpus,
+            moe.top_k,   std::vector<std::int64_t>(static_cast<std::size_t>(gpus), moe.tokens),
+            1,           0,
+            -1};
         take(json, "seed", how.seed);
         take(json, "skew", how.skew);
         take(json, "remote_share", how.remote_share);
@@ -167,7 +178,8 @@ class Reader {
         std::map<int, double> end;
         for (const UserBurst& burst : measurements.user_bursts) {
             if (burst.destination >= cluster.gpus) {
-                fail("/gpus", fmt::format("expected more than {}, to which {} stores", burst.destination, path));
+                fail("/gpus", fmt::format("expected more than {}, to which {} stores",
+                                          burst.destination, path));
             }
             const double start = burst.start.value();
             const double clock = burst.clock ? burst.clock->value() : 1.0;
@@ -176,7 +188,8 @@ class Reader {
             end[burst.producer] = start + burst.issue.value() / clock;
             out.bursts.push_back({0, burst.producer, burst.destination, gap, burst.bytes.value()});
         }
-        if (out.bursts.empty()) fail("/trace/recording", fmt::format("expected user_bursts in {}", path));
+        if (out.bursts.empty())
+            fail("/trace/recording", fmt::format("expected user_bursts in {}", path));
         return out;
     }
 
@@ -195,19 +208,25 @@ std::vector<std::string> Scenario::assumptions() const {
     std::vector<std::string> out;
     const Node& node = cluster.node;
     if (cluster.gpus > node.gpus_measured) {
-        out.push_back(fmt::format("extrapolated: the node was measured with {} GPUs, {} are simulated; links of "
-                                  "a GPU to its peers together are taken to be as fast as to one",
-                                  node.gpus_measured, cluster.gpus));
+        out.push_back(fmt::format(
+            "extrapolated: the node was measured with {} GPUs, {} are simulated; links of "
+            "a GPU to its peers together are taken to be as fast as to one",
+            node.gpus_measured, cluster.gpus));
     }
     if (cluster.gpus > 2) {
-        out.push_back(fmt::format("a GPU takes in {:.0f} GB/s from all its peers; the switch holds {:.0f} KB of an "
-                                  "incast and treats senders alike", node.ingress_rate, node.ingress_buffer / 1e3));
+        out.push_back(fmt::format(
+            "a GPU takes in {:.0f} GB/s from all its peers; the switch holds {:.0f} KB of an "
+            "incast and treats senders alike",
+            node.ingress_rate, node.ingress_buffer / 1e3));
     }
     if (cluster.gpus_per_node > 0 && cluster.gpus > cluster.gpus_per_node) {
-        out.push_back(fmt::format("between nodes each GPU has {:.0f} GB/s of its own", node.network_rate));
+        out.push_back(
+            fmt::format("between nodes each GPU has {:.0f} GB/s of its own", node.network_rate));
     }
     if (moe && moe->tile1_ns <= 0) {
-        out.push_back("tile times are a roofline: arithmetic at the node's rate, an expert's weights read once");
+        out.push_back(
+            "tile times are a roofline: arithmetic at the node's rate, an expert's weights read "
+            "once");
     }
     if (moe && moe->dispatch == Dispatch::kHidden) {
         out.push_back("all tokens are at their experts when the kernel starts");
@@ -219,7 +238,11 @@ std::vector<std::string> Scenario::assumptions() const {
 }
 
 Node read_node(const std::string& file, const std::string& path) {
-    const Json json = core::load_json(file, "sim_node");
+    const Json json = core::parse_json(core::read_file(file), file);
+    if (json.is_object() && json.value("kind", "") == "xstage.profile") {
+        return node_from_profile(read_profile(file).profile, path.empty() ? "st16" : path);
+    }
+    core::validate(json, "sim_node", file);
     Node node;
     take(json, "name", node.name);
     take(json, "sms", node.sms);
@@ -259,7 +282,8 @@ Scenario read_scenario(const std::string& file, const std::string& node) {
     take(json, "name", out.name);
     std::string path;
     take(json, "path", path);
-    out.cluster.node = read_node(node.empty() ? beside(file, json["node"].get<std::string>()) : node, path);
+    out.cluster.node =
+        read_node(node.empty() ? beside(file, json["node"].get<std::string>()) : node, path);
     take(json, "gpus", out.cluster.gpus);
     take(json, "gpus_per_node", out.cluster.gpus_per_node);
     if (json.contains("ulysses") + json.contains("moe") + json.contains("trace") != 1) {

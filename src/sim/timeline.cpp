@@ -12,10 +12,14 @@ namespace xstage::sim {
 
 std::string activity_name(Activity activity) {
     switch (activity) {
-        case Activity::kCompute: return "compute";
-        case Activity::kIssue: return "issue";
-        case Activity::kStall: return "stall";
-        case Activity::kDrain: return "drain";
+        case Activity::kCompute:
+            return "compute";
+        case Activity::kIssue:
+            return "issue";
+        case Activity::kStall:
+            return "stall";
+        case Activity::kDrain:
+            return "drain";
     }
     return "";
 }
@@ -29,7 +33,8 @@ std::vector<TimelineRow> timeline(const Result& result, int rank, int first, int
         if (span.rank != rank) continue;
         if (span.bytes > 0) draining.emplace_back(span.issue_ns, span.drained_ns);
         const auto last = stored_until.find(span.producer);
-        if (last != stored_until.end() && span.start_ns < last->second - 1e-6) overlapping.insert(span.producer);
+        if (last != stored_until.end() && span.start_ns < last->second - 1e-6)
+            overlapping.insert(span.producer);
         stored_until[span.producer] = span.issued_ns;
     }
     for (const Span& span : result.spans) {
@@ -48,7 +53,8 @@ std::vector<TimelineRow> timeline(const Result& result, int rank, int first, int
     const std::string link = fmt::format("GPU {} link", rank);
     for (std::size_t i = 0; i < draining.size();) {
         auto [from, to] = draining[i];
-        for (++i; i < draining.size() && draining[i].first <= to; ++i) to = std::max(to, draining[i].second);
+        for (++i; i < draining.size() && draining[i].first <= to; ++i)
+            to = std::max(to, draining[i].second);
         rows.push_back({rank, -1, link, from, to, Activity::kDrain, Role::kBurst});
     }
     return rows;
@@ -61,7 +67,8 @@ trace::ChromeTrace chrome_trace(const Result& result) {
         out.process(rank, fmt::format("GPU {}", rank));
         std::map<std::string, int> tracks;
         for (const TimelineRow& row : timeline(result, rank)) {
-            const bool stores = row.track.size() > 6 && row.track.compare(row.track.size() - 6, 6, "stores") == 0;
+            const bool stores =
+                row.track.size() > 6 && row.track.compare(row.track.size() - 6, 6, "stores") == 0;
             const int tid = row.producer < 0 ? 0 : 1 + 2 * row.producer + (stores ? 1 : 0);
             if (tracks.emplace(row.track, tid).second) out.track(rank, tid, row.track);
             const std::string name = row.kind == Activity::kCompute
@@ -83,22 +90,28 @@ std::string compare_svg(const std::string& title, const std::string& first_name,
     // Heat stands for the kind: a stall is what the eye must find.
     const auto heat = [](Activity kind) {
         switch (kind) {
-            case Activity::kCompute: return 0.25;
-            case Activity::kIssue: return 0.6;
-            case Activity::kDrain: return 0.45;
-            case Activity::kStall: return 1.0;
+            case Activity::kCompute:
+                return 0.25;
+            case Activity::kIssue:
+                return 0.6;
+            case Activity::kDrain:
+                return 0.45;
+            case Activity::kStall:
+                return 1.0;
         }
         return 0.0;
     };
     double base = 0;
-    for (const auto* rows : {&second, &first}) {  // the first on top
+    for (const bool upper : {false, true}) {
+        const std::vector<TimelineRow>& rows = upper ? first : second;
         std::map<std::string, int> line;
-        for (const TimelineRow& row : *rows) line.emplace(row.track, static_cast<int>(line.size()));
-        for (const TimelineRow& row : *rows) {
+        for (const TimelineRow& row : rows) line.emplace(row.track, static_cast<int>(line.size()));
+        for (const TimelineRow& row : rows) {
             const double y = base + line[row.track];
             chart.cell(row.start_ns / 1e3, row.end_ns / 1e3, y + 0.1, y + 0.9, heat(row.kind),
-                       fmt::format("{}, {}: {} {:.1f} to {:.1f} us", rows == &first ? first_name : second_name,
-                                   row.track, activity_name(row.kind), row.start_ns / 1e3, row.end_ns / 1e3));
+                       fmt::format("{}, {}: {} {:.1f} to {:.1f} us",
+                                   upper ? first_name : second_name, row.track,
+                                   activity_name(row.kind), row.start_ns / 1e3, row.end_ns / 1e3));
         }
         base += static_cast<double>(line.size()) + 1;
     }

@@ -53,8 +53,8 @@ class UlyssesProgram : public Program {
             // A tile that holds rows of two owners counts as the first one's.
             for (int d = 0; d < gpus_; ++d) {
                 grid_.tile_begin[d] =
-                    std::min(grid_.tiles, tiles_up(chunks_.begin[static_cast<std::size_t>(d)],
-                                                   shape.tile_rows));
+                    std::min(grid_.tiles,
+                             tiles_up(chunks_.begin[static_cast<std::size_t>(d)], shape.tile_rows));
             }
             grid_.tile_begin[gpus_] = grid_.tiles;
         }
@@ -79,12 +79,14 @@ class UlyssesProgram : public Program {
 
     // The kernel's static persistent schedule: CTA c runs tasks c, c + CTAs, ...
     bool claim(int producer, Step& step) override {
-        const std::int64_t index = producer + std::int64_t{ctas_} * at_[static_cast<std::size_t>(producer)];
+        const std::int64_t index =
+            producer + std::int64_t{ctas_} * at_[static_cast<std::size_t>(producer)];
         if (index >= grid_.size()) return false;
         ++at_[static_cast<std::size_t>(producer)];
         const plan::AttentionTile tile = plan::tile_at(grid_, index);
         step = step_;
-        if (shape_.clusters && grid_.tiles % 2 == 0 && (producer ^ 1) < ctas_) step.pair = producer ^ 1;
+        if (shape_.clusters && grid_.tiles % 2 == 0 && (producer ^ 1) < ctas_)
+            step.pair = producer ^ 1;
         step.id = (tile.batch * grid_.heads + tile.head) * grid_.tiles + tile.tile;
         const double row_bytes = static_cast<double>(shape_.head_dim) * shape_.element_bytes;
         if (shape_.layout == Layout::kBatched) {
@@ -97,8 +99,10 @@ class UlyssesProgram : public Program {
             const std::int64_t first = std::int64_t{tile.tile} * shape_.tile_rows;
             const std::int64_t last = std::min(first + shape_.tile_rows, shape_.sequence);
             for (std::size_t i = 0; i < chunks_.owner.size(); ++i) {
-                const auto count = std::min(last, chunks_.begin[i + 1]) - std::max(first, chunks_.begin[i]);
-                if (count > 0) store(step, chunks_.owner[i], static_cast<double>(count) * row_bytes);
+                const auto count =
+                    std::min(last, chunks_.begin[i + 1]) - std::max(first, chunks_.begin[i]);
+                if (count > 0)
+                    store(step, chunks_.owner[i], static_cast<double>(count) * row_bytes);
             }
         }
         return true;
@@ -110,9 +114,9 @@ class UlyssesProgram : public Program {
         if (owner == rank_ || shape_.all_local) {
             step.local_ns += node_.local_ns(bytes);
         } else if (step.parts < 2) {
-            step.part[step.parts++] = {bytes, node_.issue_ns(bytes), owner,
-                                       near_[static_cast<std::size_t>(owner)] ? Channel::kLink
-                                                                              : Channel::kNetwork};
+            step.part[step.parts++] = {
+                bytes, node_.issue_ns(bytes), owner,
+                near_[static_cast<std::size_t>(owner)] ? Channel::kLink : Channel::kNetwork};
         } else {  // chunks shorter than a tile: what the third owner gets goes with the second's
             step.part[1].bytes += bytes;
             step.part[1].issue_ns = node_.issue_ns(step.part[1].bytes);
@@ -135,7 +139,8 @@ class UlyssesProgram : public Program {
 std::int64_t Ulysses::tiles(const Cluster& cluster) const {
     const std::int64_t per_head =
         layout == Layout::kBatched
-            ? std::int64_t{tiles_up((sequence + cluster.gpus - 1) / cluster.gpus, tile_rows)} * cluster.gpus
+            ? std::int64_t{tiles_up((sequence + cluster.gpus - 1) / cluster.gpus, tile_rows)} *
+                  cluster.gpus
             : tiles_up(sequence, tile_rows);
     return per_head * (heads / cluster.gpus) * batch;
 }
@@ -151,10 +156,12 @@ double Ulysses::tile_ns(const Cluster& cluster) const {
 }
 
 ProgramFactory ulysses_programs(const Cluster& cluster, const Ulysses& shape) {
-    const auto fail = [](const std::string& message) { throw Error(ErrorKind::kBadInput, message); };
+    const auto fail = [](const std::string& message) {
+        throw Error(ErrorKind::kBadInput, message);
+    };
     if (shape.heads % cluster.gpus != 0) {
-        fail(fmt::format("/ulysses/heads: expected a multiple of the {} GPUs, found {}", cluster.gpus,
-                         shape.heads));
+        fail(fmt::format("/ulysses/heads: expected a multiple of the {} GPUs, found {}",
+                         cluster.gpus, shape.heads));
     }
     if (cluster.gpus > plan::kMaxDestinations) {
         fail(fmt::format("/gpus: expected at most {} for ulysses, found {}", plan::kMaxDestinations,
@@ -163,7 +170,9 @@ ProgramFactory ulysses_programs(const Cluster& cluster, const Ulysses& shape) {
     if (shape.attention_ns <= 0 && cluster.node.bf16_tflops <= 0) {
         fail("/ulysses/attention_ns: expected a number > 0, as the node gives no bf16 rate");
     }
-    return [cluster, shape](int rank) { return std::make_unique<UlyssesProgram>(cluster, shape, rank); };
+    return [cluster, shape](int rank) {
+        return std::make_unique<UlyssesProgram>(cluster, shape, rank);
+    };
 }
 
 }  // namespace xstage::sim

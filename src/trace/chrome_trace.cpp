@@ -25,14 +25,16 @@ void ChromeTrace::add(std::string event) {
 }
 
 void ChromeTrace::process(int pid, std::string_view name) {
-    add(fmt::format(R"({{"ph":"M","name":"process_name","pid":{},"args":{{"name":{}}}}})", pid, json_text(name)));
+    add(fmt::format(R"({{"ph":"M","name":"process_name","pid":{},"args":{{"name":{}}}}})", pid,
+                    json_text(name)));
 }
 
 void ChromeTrace::track(int pid, int tid, std::string_view name) {
-    add(fmt::format(R"({{"ph":"M","name":"thread_name","pid":{},"tid":{},"args":{{"name":{}}}}})", pid, tid,
-                    json_text(name)));
-    add(fmt::format(R"({{"ph":"M","name":"thread_sort_index","pid":{0},"tid":{1},"args":{{"sort_index":{1}}}}})",
-                    pid, tid));
+    add(fmt::format(R"({{"ph":"M","name":"thread_name","pid":{},"tid":{},"args":{{"name":{}}}}})",
+                    pid, tid, json_text(name)));
+    add(fmt::format(
+        R"({{"ph":"M","name":"thread_sort_index","pid":{0},"tid":{1},"args":{{"sort_index":{1}}}}})",
+        pid, tid));
 }
 
 void ChromeTrace::slice(int pid, int tid, std::string_view name, double start_ns, double end_ns,
@@ -41,20 +43,22 @@ void ChromeTrace::slice(int pid, int tid, std::string_view name, double start_ns
     for (const auto& [key, value] : arguments) {
         args += fmt::format("{}{}:{}", args.empty() ? "" : ",", json_text(key), value);
     }
-    add(fmt::format(R"({{"ph":"X","name":{},"pid":{},"tid":{},"ts":{},"dur":{},"args":{{{}}}}})", json_text(name),
-                    pid, tid, microseconds(start_ns), microseconds(std::max(0.0, end_ns - start_ns)), args));
+    add(fmt::format(R"({{"ph":"X","name":{},"pid":{},"tid":{},"ts":{},"dur":{},"args":{{{}}}}})",
+                    json_text(name), pid, tid, microseconds(start_ns),
+                    microseconds(std::max(0.0, end_ns - start_ns)), args));
     slices_.push_back({pid, tid, start_ns, end_ns});
 }
 
 void ChromeTrace::counter(int pid, std::string_view name, double time_ns, double value) {
-    add(fmt::format(R"({{"ph":"C","name":{0},"pid":{1},"ts":{2},"args":{{{0}:{3}}}}})", json_text(name), pid,
-                    microseconds(time_ns), value));
+    add(fmt::format(R"({{"ph":"C","name":{0},"pid":{1},"ts":{2},"args":{{{0}:{3}}}}})",
+                    json_text(name), pid, microseconds(time_ns), value));
 }
 
 bool ChromeTrace::well_nested() const {
     std::vector<Slice> sorted = slices_;
     std::sort(sorted.begin(), sorted.end(), [](const Slice& a, const Slice& b) {
-        return std::tuple(a.pid, a.tid, a.start, -a.end) < std::tuple(b.pid, b.tid, b.start, -b.end);
+        return std::tuple(a.pid, a.tid, a.start, -a.end) <
+               std::tuple(b.pid, b.tid, b.start, -b.end);
     });
     // The viewer rounds to ns: what is closer than that counts as touching.
     constexpr double kTouch = 0.5;

@@ -40,14 +40,14 @@ core::Json to_json(const plan::Advice& advice, const std::vector<sim::Option>& o
 
 void print_text(const plan::Advice& advice, const std::vector<sim::Option>& options) {
     const auto name = [&](int i) { return options[static_cast<std::size_t>(i)].candidate.name; };
-    fmt::print("{}: {:.3f}x over {} ({:.3f} to {:.3f})\n{}\n", name(advice.choice), advice.gain, name(0),
-               advice.gain_low, advice.gain_high, advice.reason);
+    fmt::print("{}: {:.3f}x over {} ({:.3f} to {:.3f})\n{}\n", name(advice.choice), advice.gain,
+               name(0), advice.gain_low, advice.gain_high, advice.reason);
     fmt::print("{:<28} {:>14} {:>14}\n", "order", "closed form us", "simulated us");
     for (const plan::Ranked& ranked : advice.ranked) {
         const std::string simulated =
             ranked.simulated_ns >= 0 ? fmt::format("{:.1f}", ranked.simulated_ns / 1e3) : "-";
-        fmt::print("{:<28} {:>14.1f} {:>14}\n", name(ranked.candidate), ranked.closed_form.total_ns / 1e3,
-                   simulated);
+        fmt::print("{:<28} {:>14.1f} {:>14}\n", name(ranked.candidate),
+                   ranked.closed_form.total_ns / 1e3, simulated);
     }
     for (const std::string& assumption : options.front().scenario.assumptions()) {
         fmt::print("assumed: {}\n", assumption);
@@ -63,8 +63,10 @@ void add_advise(CLI::App& app) {
         int threads = 0;
     };
     auto options = std::make_shared<Options>();
-    CLI::App* command = app.add_subcommand("advise", "Compare the orders of a workload: which, why, and the gain");
-    command->add_option("scenario", options->scenario, "scenario document; - for standard input")->required();
+    CLI::App* command =
+        app.add_subcommand("advise", "Compare the orders of a workload: which, why, and the gain");
+    command->add_option("scenario", options->scenario, "scenario document; - for standard input")
+        ->required();
     command->add_option("--node", options->node, "node document to use instead of the scenario's");
     command->add_option("--threads", options->threads, "0: as many as the machine has")
         ->check(CLI::Range(0, 1024));

@@ -17,8 +17,8 @@ void print_text(const sim::Scenario& scenario, const sim::Result& result) {
     if (!scenario.name.empty()) fmt::print("{}\n", scenario.name);
     fmt::print("total {:.1f} us on {} GPUs ({}){}\n", result.total_ns / 1e3, scenario.cluster.gpus,
                scenario.cluster.node.name, result.incast ? ", some ingress links overrun" : "");
-    fmt::print("{:>4} {:>12} {:>12} {:>12} {:>12} {:>12} {:>12} {:>10}\n", "GPU", "issued us", "drained us",
-               "visible us", "stall us", "worst SM us", "gates us", "in flight");
+    fmt::print("{:>4} {:>12} {:>12} {:>12} {:>12} {:>12} {:>12} {:>10}\n", "GPU", "issued us",
+               "drained us", "visible us", "stall us", "worst SM us", "gates us", "in flight");
     for (std::size_t r = 0; r < result.ranks.size(); ++r) {
         const sim::RankResult& rank = result.ranks[r];
         double stall = 0, worst = 0, gate = 0;
@@ -28,11 +28,13 @@ void print_text(const sim::Scenario& scenario, const sim::Result& result) {
             gate += sm.gate_ns;
         }
         const auto sms = static_cast<double>(std::max<std::size_t>(1, rank.producers.size()));
-        fmt::print("{:>4} {:>12.1f} {:>12.1f} {:>12.1f} {:>12.2f} {:>12.2f} {:>12.2f} {:>7.2f} MB\n", r,
-                   rank.issued_ns / 1e3, rank.drained_ns / 1e3, rank.visible_ns / 1e3, stall / sms / 1e3,
-                   worst / 1e3, gate / sms / 1e3, rank.peak_bytes / 1e6);
+        fmt::print(
+            "{:>4} {:>12.1f} {:>12.1f} {:>12.1f} {:>12.2f} {:>12.2f} {:>12.2f} {:>7.2f} MB\n", r,
+            rank.issued_ns / 1e3, rank.drained_ns / 1e3, rank.visible_ns / 1e3, stall / sms / 1e3,
+            worst / 1e3, gate / sms / 1e3, rank.peak_bytes / 1e6);
     }
-    for (const std::string& assumption : scenario.assumptions()) fmt::print("assumed: {}\n", assumption);
+    for (const std::string& assumption : scenario.assumptions())
+        fmt::print("assumed: {}\n", assumption);
 }
 
 }  // namespace
@@ -44,8 +46,10 @@ void add_simulate(CLI::App& app) {
         int threads = 0;
     };
     auto options = std::make_shared<Options>();
-    CLI::App* command = app.add_subcommand("simulate", "Simulate the stores of a kernel's schedule on N GPUs");
-    command->add_option("scenario", options->scenario, "scenario document; - for standard input")->required();
+    CLI::App* command =
+        app.add_subcommand("simulate", "Simulate the stores of a kernel's schedule on N GPUs");
+    command->add_option("scenario", options->scenario, "scenario document; - for standard input")
+        ->required();
     command->add_option("--node", options->node, "node document to use instead of the scenario's");
     command->add_option("--trace", options->trace, "write a Chrome trace (opens in Perfetto)");
     command->add_option("--threads", options->threads, "0: as many as the machine has")

@@ -22,8 +22,8 @@ enum class MoeOrderKind : std::int32_t {
 
 struct MoeOrder {
     MoeOrderKind kind = MoeOrderKind::kWave;
-    std::int32_t wave = 0;    ///< experts per wave; 0: all of them
-    std::int32_t lead = 0;    ///< rows of tiles, at least 1 (kLead)
+    std::int32_t wave = 0;  ///< experts per wave; 0: all of them
+    std::int32_t lead = 0;  ///< rows of tiles, at least 1 (kLead)
     /// Linear-1 tiles before the first Linear-2 tile, beyond the least number (kAlternate, kRatio).
     /// With about two per CTA no CTA waits for a tile that another one is still computing.
     std::int32_t slack = 0;

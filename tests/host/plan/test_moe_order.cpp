@@ -23,7 +23,8 @@ Case random_case() {
     out.grid.n2 = *rc::gen::inRange(1, 9);
     out.begin = {0};
     for (int e = 0; e < out.grid.experts; ++e) {
-        out.begin.push_back(out.begin.back() + *rc::gen::inRange(0, 6));  // experts without rows too
+        out.begin.push_back(out.begin.back() +
+                            *rc::gen::inRange(0, 6));  // experts without rows too
     }
     out.grid.row_begin = out.begin.data();
     out.order.kind = *rc::gen::element(MoeOrderKind::kWave, MoeOrderKind::kAlternate,

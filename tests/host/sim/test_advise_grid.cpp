@@ -1,5 +1,5 @@
-// The advisor against an exhaustive search: 7 shapes x 6 token counts x 2 slices of the experts, two
-// GPUs. Its choice must be within 2% of the best of all orders.
+// The advisor against an exhaustive search: 7 shapes x 6 token counts x 2 slices of the experts,
+// two GPUs. Its choice must be within 2% of the best of all orders.
 
 #include <gtest/gtest.h>
 
@@ -17,8 +17,9 @@ struct Shape {
 };
 
 constexpr Shape kShapes[] = {
-    {"V3", 7168, 2048, 256, 8},         {"V4-Pro", 7168, 3072, 384, 6}, {"V4-Flash", 4096, 2048, 256, 6},
-    {"Qwen3-235B", 4096, 1536, 128, 8}, {"LingBot", 2048, 768, 128, 8}, {"MiniMax-M2", 3072, 1536, 256, 8},
+    {"V3", 7168, 2048, 256, 8},          {"V4-Pro", 7168, 3072, 384, 6},
+    {"V4-Flash", 4096, 2048, 256, 6},    {"Qwen3-235B", 4096, 1536, 128, 8},
+    {"LingBot", 2048, 768, 128, 8},      {"MiniMax-M2", 3072, 1536, 256, 8},
     {"HunyuanImage3", 4096, 3072, 64, 8}};
 
 class Grid : public testing::TestWithParam<Shape> {};
@@ -53,19 +54,21 @@ TEST_P(Grid, ChoiceIsWithinTwoPercentOfTheBest) {
             }
             EXPECT_LE(chosen, best * 1.02)
                 << shape.name << " slice " << slice << " T " << tokens << ": chose "
-                << options[static_cast<std::size_t>(advice.choice)].candidate.name << ", best " << best_name;
-            printf("%-14s /%d T %5d: %-12s %8.1f us, best %-12s %8.1f us, gain over one wave %.3f\n", shape.name,
-                   slice, tokens, options[static_cast<std::size_t>(advice.choice)].candidate.name.c_str(),
-                   chosen / 1e3, best_name.c_str(), best / 1e3, advice.gain);
+                << options[static_cast<std::size_t>(advice.choice)].candidate.name << ", best "
+                << best_name;
+            printf(
+                "%-14s /%d T %5d: %-12s %8.1f us, best %-12s %8.1f us, gain over one wave %.3f\n",
+                shape.name, slice, tokens,
+                options[static_cast<std::size_t>(advice.choice)].candidate.name.c_str(),
+                chosen / 1e3, best_name.c_str(), best / 1e3, advice.gain);
         }
     }
 }
-INSTANTIATE_TEST_SUITE_P(Shapes, Grid, testing::ValuesIn(kShapes),
-                         [](const auto& info) {
-                             std::string name = info.param.name;
-                             std::erase(name, '-');
-                             return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Shapes, Grid, testing::ValuesIn(kShapes), [](const auto& info) {
+    std::string name = info.param.name;
+    std::erase(name, '-');
+    return name;
+});
 
 }  // namespace
 }  // namespace xstage::sim

@@ -20,7 +20,8 @@ Result run_bursts(const Node& node, int producers, const std::vector<double>& by
     RunOptions options;
     options.record = true;
     options.threads = 1;
-    return run(cluster, trace_programs(cluster, uniform_trace(2, producers, bytes, gaps, in_step, true)),
+    return run(cluster,
+               trace_programs(cluster, uniform_trace(2, producers, bytes, gaps, in_step, true)),
                options);
 }
 
@@ -49,7 +50,8 @@ RC_GTEST_PROP(ClosedForms, IsolatedBurst, ()) {
     const double volume = bytes * node.sms;
     const double issue = node.issue_ns(bytes);
     const double expected = std::max(issue, (volume - node.shared_room) / node.link_rate);
-    for (const double time : issue_times(result, 0)) RC_ASSERT(std::abs(time - expected) < 1e-6 * expected);
+    for (const double time : issue_times(result, 0))
+        RC_ASSERT(std::abs(time - expected) < 1e-6 * expected);
     const double drained = std::max(issue, volume / node.link_rate);
     RC_ASSERT(std::abs(result.ranks[0].drained_ns - drained) < 1e-6 * drained);
     const double peak = std::clamp(volume - node.link_rate * issue, 0.0, node.shared_room);
@@ -81,7 +83,8 @@ RC_GTEST_PROP(ClosedForms, PeriodicBursts, ()) {
         const double period = std::max(issue + gap, drain);
         RC_ASSERT(std::abs(last - before - period) < 1e-6 * period);
         const double expected = std::max(issue, drain - gap);
-        for (const double t : issue_times(result, bursts - 1)) RC_ASSERT(std::abs(t - expected) < 1e-5 * period);
+        for (const double t : issue_times(result, bursts - 1))
+            RC_ASSERT(std::abs(t - expected) < 1e-5 * period);
     } else {
         RC_ASSERT(last - before > std::max(issue + gap, drain) * (1 - 1e-6));
     }
@@ -93,7 +96,8 @@ TEST(ClosedForms, RecoveryGap) {
     const double recovery = bytes * node.sms / node.link_rate - issue;
     const std::vector<double> burst(30, bytes);
     const auto last_issue = [&](double gap) {
-        return issue_times(run_bursts(node, node.sms, burst, std::vector<double>(30, gap), true), 29)[0];
+        return issue_times(run_bursts(node, node.sms, burst, std::vector<double>(30, gap), true),
+                           29)[0];
     };
     EXPECT_NEAR(last_issue(recovery), issue, 1e-3);
     EXPECT_NEAR(last_issue(recovery + 500), issue, 1e-3);

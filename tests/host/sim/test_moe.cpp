@@ -53,9 +53,11 @@ RC_GTEST_PROP(Moe, EveryRouteIsStoredOnce, ()) {
         }
         double expected = out * 2 * moe.hidden;
         bool own_rows = false;  // what paces the pull: a GPU without rows pulls nothing
-        for (int e = rank * local; e < (rank + 1) * local; ++e) own_rows |= moe.routing->total(e) > 0;
+        for (int e = rank * local; e < (rank + 1) * local; ++e)
+            own_rows |= moe.routing->total(e) > 0;
         const bool peers = per_node == 0 ? gpus > 1 : rank / 2 * 2 + 1 < gpus;
-        if (moe.dispatch == Dispatch::kPull && own_rows && peers) expected += pulled * moe.hidden * (1 + 1.0 / 32);
+        if (moe.dispatch == Dispatch::kPull && own_rows && peers)
+            expected += pulled * moe.hidden * (1 + 1.0 / 32);
         const RankResult& r = result.ranks[static_cast<std::size_t>(rank)];
         RC_ASSERT(std::abs(r.bytes_drained - expected) <= 1e-6 * expected + 1e-3);
     }
@@ -87,7 +89,8 @@ TEST_P(IdealGain, ComesOutOfTheSimulation) {
         // The ideal is that of a long run: the warm-up is 264 of these 12288 Linear-1 tiles.
         moe.tokens = 32768 * 768 / ideal.intermediate;
         moe.epilogue_apart = true;
-        moe.routing = std::make_shared<Routing>(balanced_routing(moe.experts, ideal.gpus, 8, moe.tokens));
+        moe.routing =
+            std::make_shared<Routing>(balanced_routing(moe.experts, ideal.gpus, 8, moe.tokens));
         const Cluster cluster{node, ideal.gpus, 0};
         const double wave = run(cluster, moe_programs(cluster, moe)).total_ns;
         moe.order.kind = MoeOrderKind::kRatio;
@@ -98,12 +101,13 @@ TEST_P(IdealGain, ComesOutOfTheSimulation) {
             << (peak ? "peak" : "practical");
     }
 }
-INSTANTIATE_TEST_SUITE_P(
-    Table, IdealGain,
-    testing::Values(Ideal{768, 2, 1.62, 1.47}, Ideal{768, 4, 1.47, 1.56}, Ideal{768, 8, 1.40, 1.48},
-                    Ideal{1536, 2, 1.14, 1.07}, Ideal{1536, 4, 1.38, 1.27}, Ideal{1536, 8, 1.50, 1.37},
-                    Ideal{2048, 2, 1.02, 1.00}, Ideal{2048, 4, 1.20, 1.12}, Ideal{2048, 8, 1.29, 1.19},
-                    Ideal{3072, 2, 1.00, 1.00}, Ideal{3072, 4, 1.02, 1.00}, Ideal{3072, 8, 1.08, 1.02}));
+INSTANTIATE_TEST_SUITE_P(Table, IdealGain,
+                         testing::Values(Ideal{768, 2, 1.62, 1.47}, Ideal{768, 4, 1.47, 1.56},
+                                         Ideal{768, 8, 1.40, 1.48}, Ideal{1536, 2, 1.14, 1.07},
+                                         Ideal{1536, 4, 1.38, 1.27}, Ideal{1536, 8, 1.50, 1.37},
+                                         Ideal{2048, 2, 1.02, 1.00}, Ideal{2048, 4, 1.20, 1.12},
+                                         Ideal{2048, 8, 1.29, 1.19}, Ideal{3072, 2, 1.00, 1.00},
+                                         Ideal{3072, 4, 1.02, 1.00}, Ideal{3072, 8, 1.08, 1.02}));
 
 // One tile time for the bursts of a wave of Linear-2 on the paper's node: the span of the stores,
 // wave against spread out, is what the closed form says of a gap of one Linear-2 tile.
@@ -169,7 +173,8 @@ TEST(Routing, RemoteShare) {
 
 TEST(Routing, FileOfExpertIds) {
     const xstage::test::TemporaryDirectory directory;
-    const std::string path = directory.write("ids.json", R"({"ids": [[[0, 3], [3, -1]], [[1, 2]]]})");
+    const std::string path =
+        directory.write("ids.json", R"({"ids": [[[0, 3], [3, -1]], [[1, 2]]]})");
     const Routing routing = read_routing(path, 4, 2);
     EXPECT_EQ(routing.rows, (std::vector<std::int32_t>{1, 0, 0, 1, 0, 1, 2, 0}));
     const std::string bad = directory.write("bad.json", R"({"ids": [[[0, 4]], []]})");

@@ -33,10 +33,12 @@ RC_GTEST_PROP(Ulysses, EveryRowGoesToItsOwner, ()) {
     const Cluster cluster{test::h200_node(true), gpus, 0};
     const Result result = run(cluster, ulysses_programs(cluster, shape), {false, 1, 4000});
     for (int rank = 0; rank < gpus; ++rank) {
-        const double own = static_cast<double>(shape.sequence / gpus + (rank < shape.sequence % gpus ? 1 : 0));
+        const double own =
+            static_cast<double>(shape.sequence / gpus + (rank < shape.sequence % gpus ? 1 : 0));
         const double row = 64.0 * 2 * shape.heads / gpus * shape.batch;
         const RankResult& r = result.ranks[static_cast<std::size_t>(rank)];
-        RC_ASSERT(std::abs(r.bytes_drained - (static_cast<double>(shape.sequence) - own) * row) < 1e-3);
+        RC_ASSERT(std::abs(r.bytes_drained - (static_cast<double>(shape.sequence) - own) * row) <
+                  1e-3);
         RC_ASSERT(std::abs(r.bytes_arrived - own * row * (gpus - 1)) < 1e-3);
     }
 }
@@ -61,8 +63,10 @@ TEST_P(PaperUlysses, FusedTimeFromTheAttentionTime) {
     EXPECT_GT(predicted, GetParam().attention) << "some of the stores come after the last tile";
 }
 INSTANTIATE_TEST_SUITE_P(Rows, PaperUlysses,
-                         testing::Values(PaperRow{8192, 195.2, 207.0}, PaperRow{16384, 785.5, 795.5},
-                                         PaperRow{32768, 3236.7, 3241.5}, PaperRow{49152, 7275.6, 7285.7},
+                         testing::Values(PaperRow{8192, 195.2, 207.0},
+                                         PaperRow{16384, 785.5, 795.5},
+                                         PaperRow{32768, 3236.7, 3241.5},
+                                         PaperRow{49152, 7275.6, 7285.7},
                                          PaperRow{65536, 13249.4, 13218.3}));
 
 // FlashAttention-3 with stitched outputs on the recorded pair, kernel time over the plain call.
@@ -120,9 +124,9 @@ const Stitched kPadded[] = {
     {20, 4096, 257.1, 1.021, 1.012, 1.017, 1.059},  {12, 8192, 612.7, 0.992, 0.993, 0.992, 1.025},
     {20, 8192, 1038.7, 0.999, 1.001, 1.000, 1.009}, {20, 16384, 4110, 0.999, 1.000, 0.999, 0.999}};
 const Stitched kBatched[] = {
-    {12, 2048, 65.2, 1.085, 1.129, 0, 1.230},   {12, 4096, 159.8, 1.062, 1.094, 0, 1.141},
-    {20, 4096, 253.7, 1.040, 1.054, 0, 1.064},  {12, 4608, 228.8, 1.051, 1.072, 0, 1.095},
-    {12, 8192, 616.4, 1.025, 1.034, 0, 1.033},  {20, 8192, 1054.9, 1.009, 1.012, 0, 1.012},
+    {12, 2048, 65.2, 1.085, 1.129, 0, 1.230},  {12, 4096, 159.8, 1.062, 1.094, 0, 1.141},
+    {20, 4096, 253.7, 1.040, 1.054, 0, 1.064}, {12, 4608, 228.8, 1.051, 1.072, 0, 1.095},
+    {12, 8192, 616.4, 1.025, 1.034, 0, 1.033}, {20, 8192, 1054.9, 1.009, 1.012, 0, 1.012},
     {20, 16384, 4207, 1.002, 1.002, 0, 1.002}};
 
 TEST_P(StitchedOrders, OverheadWithinTwoPointsFromS4096On) {
