@@ -88,6 +88,18 @@ def fabric():
     return table(("backend", "ranks", "GPUs", "barrier (us)", "begin + publish + acquire (us)", "1 GB buffer created (ms)"), rows)
 
 
+def attention():
+    rows = []
+    for r in load("bench/results/h200/attention.json")["rows"]:
+        if r["head_dim"] != 128 or r["causal"] or r["heads"] != 24 or r["rows"] % 1024:
+            continue
+        ours, cudnn = r["contenders"]["xstage"], r["contenders"]["cudnn"]
+        gain = ours["speedup_over_cudnn"]
+        rows.append((r["rows"], f"{ours['tflops']:.0f}", f"{cudnn['tflops']:.0f}",
+                     f"{gain['median']:.3f} ({gain['low']:.3f} to {gain['high']:.3f})"))
+    return table(("S", "TFLOP/s", "cuDNN 9.19", "ratio (95% interval)"), rows)
+
+
 def host_bench():
     rows = []
     for path in sorted((ROOT / "bench/results/host").glob("*.json")):
@@ -97,7 +109,7 @@ def host_bench():
     return table(("benchmark", "median"), rows)
 
 
-TABLES = {f.__name__: f for f in (parameters, held_out, held_out_by_sms, rates, litmus, fabric, host_bench)}
+TABLES = {f.__name__: f for f in (parameters, held_out, held_out_by_sms, rates, litmus, fabric, attention, host_bench)}
 
 
 def main():

@@ -18,7 +18,8 @@ void validate(const Json& document, std::string_view name, const std::string& fi
 /// read_file, parse_json and validate in one; "-" is standard input.
 Json load_json(const std::string& path, std::string_view schema);
 
-/// Two spaces of indent; a row of a table stays on one line, so that documents can be read and compared.
+/// Two spaces of indent; a row of a table stays on one line, so that documents can be read and
+/// compared.
 std::string dump_json(const Json& document);
 
 /// The text of schemas/<name>.schema.json; empty if there is none of that name.

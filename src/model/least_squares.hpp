@@ -9,8 +9,8 @@
 
 namespace xstage::model {
 
-/// Robust logarithmic errors of `profile` on the cases: errors of up to 15% count in full, and larger
-/// ones ever less, so that a row that the model does not describe does not bend the rest.
+/// Robust logarithmic errors of `profile` on the cases: errors of up to 15% count in full, and
+/// larger ones ever less, so that a row that the model does not describe does not bend the rest.
 Eigen::VectorXd residuals(const Profile& profile, const std::vector<Case>& cases);
 
 struct Solution {

@@ -29,8 +29,8 @@ TEST(PredictCommand, AnswersTheContract) {
     EXPECT_LE(answer["interval"]["issue_ns"][0].get<double>(), issue);
     EXPECT_GE(answer["interval"]["issue_ns"][1].get<double>(), issue);
     EXPECT_EQ(answer.size(), 5u);
-    // The slowest SM takes longer than the recorded median one (5.2 us), and no longer than the link
-    // needs for all 4.3 MB.
+    // The slowest SM takes longer than the recorded median one (5.2 us), and no longer than the
+    // link needs for all 4.3 MB.
     EXPECT_GT(issue, 5200);
     EXPECT_LT(issue, 132 * 32768 / 366.0);
     EXPECT_GT(answer["bursts"][0]["visible_ns"].get<double>(), issue);

@@ -46,8 +46,8 @@ Measurements sample() {
                     Cycles{2}, Cycles{3}, Nanoseconds{4}, 0}};
     out.per_sm = {{"even", "st16", 8, Bytes{1024}, {Cycles{5}, std::nullopt}}};
     out.curves = {{"st16", Target::kLocal, 132, 4, Bytes{512}, {{0, Cycles{10}}, {3, Cycles{20}}}}};
-    out.rates = {
-        {"copy_engine", "write", Bytes{1e9}, BytesPerNanosecond{395}, "payload over events", std::nullopt}};
+    out.rates = {{"copy_engine", "write", Bytes{1e9}, BytesPerNanosecond{395},
+                  "payload over events", std::nullopt}};
     out.litmus = {{"st16", "none", "loaded", false, 10'000'000, 12}};
     out.user_bursts = {{3, 1, Bytes{32768}, Nanoseconds{100}, Cycles{500}, GigaHertz{1.9}}};
     return out;
