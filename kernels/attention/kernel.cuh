@@ -7,6 +7,7 @@
 // rows' O and scores in registers. A group starts S of block n+1 and O of block n together and does
 // the softmax of n+1 while the tensor cores work on O and on the other groups' products.
 
+#include "block_producer.cuh"
 #include "config.hpp"
 #include "epilogue.cuh"
 #include "mask.cuh"
@@ -23,9 +24,27 @@ __device__ __forceinline__ int one_per_warp(int value) {
     return __shfl_sync(0xffffffffU, value, 0);
 }
 
+/// What differs for a block mask: arguments, who walks the tiles, who loads.
+template <class C, bool kBlocks = C::kMask == MaskKind::kBlocks>
+struct Parts {
+    using Params = KernelParams;
+    using Walk = TileWalk<C>;
+    using Loader = Producer<C>;
+    static constexpr int kLoaderThreads = 1;
+};
+template <class C>
+struct Parts<C, true> {
+    using Params = BlockParams;
+    using Walk = BlockWalk<C>;
+    using Loader = BlockProducer<C>;
+    static constexpr int kLoaderThreads = 64;
+};
+
 template <class C>
 struct MathGroup {
-    const KernelParams& p;
+    static constexpr bool kBlocks = C::kMask == MaskKind::kBlocks;
+
+    const typename Parts<C>::Params& p;
     SharedStorage<C>& shared;
     int group, warp, lane;
     RingPlace<C> ring;
@@ -115,7 +134,9 @@ struct MathGroup {
         device::mbarrier_wait(&shared.q_full[group], q_parity);
         q_parity ^= 1;
         if constexpr (C::kQueryInRegisters) load_q();
+        if constexpr (kBlocks) ring.advance(keys.before_key(0));
         const std::int32_t slot = take_slot();
+        if constexpr (kBlocks) ring.advance(keys.before_value(0));
         if constexpr (C::kTurns == Turns::kFirst) wait_turn();
         start_s(slot);
         if constexpr (C::kTurns == Turns::kFirst) pass_turn();
@@ -154,9 +175,11 @@ struct MathGroup {
     /// S of block n and O of block n-1 together.
     __device__ __forceinline__ void overlapped_step(const Mask<C>& keys, RowSoftmax& softmax,
                                                     std::int32_t n, std::int32_t first_row) {
+        if constexpr (kBlocks) ring.advance(keys.before_key(n));
         const std::int32_t key_slot = take_slot();
         if constexpr (C::kTurns == Turns::kAlways) wait_turn();
         start_s(key_slot);
+        if constexpr (kBlocks) ring.advance(keys.before_value(n));
         const std::int32_t value_slot = take_slot();
         clear_tail(keys, n - 1, value_slot);
         start_output<C>(o, probabilities, slot_descriptor(value_slot));
@@ -175,6 +198,7 @@ struct MathGroup {
     }
 
     __device__ __forceinline__ void output_step(const Mask<C>& keys, std::int32_t n) {
+        if constexpr (kBlocks) ring.advance(keys.before_key(n + 1) + keys.before_value(n + 1));
         const std::int32_t slot = take_slot();
         clear_tail(keys, n, slot);
         start_output<C>(o, probabilities, slot_descriptor(slot));
@@ -183,11 +207,28 @@ struct MathGroup {
         release(slot);
     }
 
-    __device__ __forceinline__ void attend(const plan::AttentionTile& at, RowSoftmax& softmax) {
-        const Mask<C> keys(p, at);
+    template <class Tile>
+    __device__ __forceinline__ void attend(const Tile& at, RowSoftmax& softmax) {
+        const Mask<C> keys(p, at, group);
         const std::int32_t blocks = keys.blocks();
-        const std::int32_t first_row = at.tile * C::kRows + group * C::kGroupRows;
-        if (blocks == 0) return;
+        if constexpr (kBlocks) {
+            // Others of the tile may have keys where this group has none.
+            RingPlace<C> after = ring;
+            after.advance(keys.slots);
+            if (blocks > 0) {
+                attend_blocks(keys, blocks, 0, softmax);
+            } else if constexpr (C::kTurns == Turns::kFirst) {
+                wait_turn();
+                pass_turn();
+            }
+            ring = after;
+        } else if (blocks > 0) {
+            attend_blocks(keys, blocks, first_row_of<C>(at, group), softmax);
+        }
+    }
+
+    __device__ __forceinline__ void attend_blocks(const Mask<C>& keys, std::int32_t blocks,
+                                                  std::int32_t first_row, RowSoftmax& softmax) {
         first_scores(keys, softmax, first_row);
         for (std::int32_t n = 1; n < blocks; ++n) overlapped_step(keys, softmax, n, first_row);
         if constexpr (!C::kQueryInRegisters) release_q();
@@ -197,12 +238,16 @@ struct MathGroup {
     __device__ __forceinline__ void run() {
         Epilogue<C> epilogue{p, shared.o[group], group, warp, lane};
         if (group == C::kMathGroups - 1) pass_turn();  // the first turn is group 0's
-        for (TileWalk<C> walk; !walk.done(p); walk.next()) {
-            const plan::AttentionTile at = walk.at(p);
+        for (typename Parts<C>::Walk walk(p); !walk.done(p); walk.next()) {
+            const auto at = walk.at(p);
             RowSoftmax softmax;
             clear_output();
             attend(at, softmax);
-            epilogue.store(o, softmax, at);
+            if constexpr (kBlocks) {
+                epilogue.store(o, softmax, group_tile<C>(at, group));
+            } else {
+                epilogue.store(o, softmax, at);
+            }
         }
         if (group == 0) wait_turn();  // the turn nobody took
         epilogue.finish();
@@ -211,7 +256,7 @@ struct MathGroup {
 
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, 1)
-    attention_kernel(const __grid_constant__ KernelParams p) {
+    attention_kernel(const __grid_constant__ typename Parts<C>::Params p) {
     extern __shared__ unsigned char raw[];
     const std::uint32_t misaligned = device::shared_address(raw) % 1024;
     auto& shared = *reinterpret_cast<SharedStorage<C>*>(raw + (1024 - misaligned) % 1024);
@@ -222,11 +267,11 @@ __global__ void __launch_bounds__(C::kThreads, 1)
 
     if (warpgroup == 0) {
         device::set_max_registers_less<C::kProducerRegisters>();
-        if (threadIdx.x == 0) {
+        if (threadIdx.x < Parts<C>::kLoaderThreads) {
             device::prefetch_tensor_map(&p.q);
             device::prefetch_tensor_map(&p.k);
             device::prefetch_tensor_map(&p.v);
-            Producer<C>{p, shared, {}}.run();
+            typename Parts<C>::Loader{p, shared, {}}.run();
         }
     } else {
         device::set_max_registers_more<C::kMathRegisters>();

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "block_list.cuh"
 #include "config.hpp"
 #include "params.hpp"
 
@@ -12,7 +13,8 @@ namespace xstage::attention {
 ///   block(n)                 the n-th of them (producer and math warps must be told the same),
 ///   is_partial(n, row)       whether the 64 rows from `row` on have a masked element there,
 ///   apply(s, n, row, pair)   -inf for the masked scores of a thread,
-///   clean_keys(n, kv_rows)   how many rows of its V may be multiplied by 0 without a NaN.
+///   clean_keys(n, kv_rows)   how many rows of its V may be multiplied by 0 without a NaN,
+///   before_key(n), before_value(n)  slots of the ring to pass over, which are for other groups.
 /// Here: all keys of the sample, or those up to the diagonal. Blocks go from the last key to the
 /// first, so that the partial ones come first.
 template <class C>
@@ -21,7 +23,7 @@ struct KeyRange {
     std::int32_t count;   ///< key blocks of this tile
     std::int32_t shift;   ///< causal: row r attends to keys up to r + shift
 
-    __device__ KeyRange(const KernelParams& p, const plan::AttentionTile& at) {
+    __device__ KeyRange(const KernelParams& p, const plan::AttentionTile& at, int /*group*/ = 0) {
         length = p.kv_rows;
         if (p.key_lengths != nullptr) {
             const std::int32_t given = p.key_lengths[at.batch];
@@ -53,6 +55,9 @@ struct KeyRange {
         return length == kv_rows || inside > C::kKeys ? C::kKeys : inside;
     }
 
+    static constexpr std::int32_t before_key(std::int32_t) { return 0; }
+    static constexpr std::int32_t before_value(std::int32_t) { return 0; }
+
     __device__ std::int32_t row_limit(std::int32_t row) const {
         if constexpr (C::kMask == MaskKind::kCausal) {
             return row + shift + 1 < length ? row + shift + 1 : length;
@@ -80,6 +85,10 @@ struct KeyRange {
 template <class C, MaskKind kKind = C::kMask>
 struct MaskPolicy {
     using Type = KeyRange<C>;
+};
+template <class C>
+struct MaskPolicy<C, MaskKind::kBlocks> {
+    using Type = BlockList<C>;
 };
 template <class C>
 using Mask = typename MaskPolicy<C>::Type;
