@@ -42,7 +42,6 @@ struct BlockList {
     plan::SparseReader reader;
     std::int32_t own;                      ///< steps that only this group's block has
     std::int32_t common_tail, own_tail;    ///< keys in the first step of each list
-    std::int32_t slots;                    ///< of the ring, for the whole tile
 
     __device__ __forceinline__ BlockList(const BlockParams& /*p*/, const plan::SparseTile& t,
                                          int group) {
@@ -52,7 +51,6 @@ struct BlockList {
         own = second ? steps.second : steps.first;
         common_tail = t.common_keys - (steps.common - 1) * C::kKeys;
         own_tail = (second ? t.second_keys : t.first_keys) - (own - 1) * C::kKeys;
-        slots = steps.slots();
     }
 
     __device__ std::int32_t blocks() const { return reader.common + own; }
@@ -63,6 +61,11 @@ struct BlockList {
     __device__ std::int32_t before_value(std::int32_t n) const {
         if constexpr (C::kMathGroups == 2) return 0;
         return reader.before_value(n);
+    }
+
+    __device__ std::int32_t after_last() const {
+        if constexpr (C::kMathGroups == 2) return 0;
+        return reader.after_last(own);
     }
 
     __device__ std::int32_t valid_keys(std::int32_t n) const {

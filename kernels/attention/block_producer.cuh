@@ -113,8 +113,6 @@ struct BlockProducer {
     SharedStorage<C>& shared;
     RingPlace<C> ring;
 
-    static constexpr int kWarpsPerGroup = 4;
-
     /// What a lane loads of a tile. Registers are few here, so it is kept to what the loop needs.
     struct List {
         std::int32_t common;  ///< steps before it that all groups share
@@ -182,13 +180,6 @@ struct BlockProducer {
         device::MBarrier* empty = &shared.slot_empty[at.slot];
         device::mbarrier_wait(empty, at.parity ^ 1);
         const bool common = n < list.common;
-        if (C::kMathGroups == 3 && !common) {
-            // Groups that do not attend to these keys pass the slot over: release it for them. The
-            // phase that begins here cannot end before, since it needs the others as well.
-            const int groups = lane % 2 == 1 ? 2 : 1;
-            device::mbarrier_arrive_many(empty,
-                                         static_cast<std::uint32_t>(groups * kWarpsPerGroup));
-        }
         device::mbarrier_arrive_expect_bytes(full, C::kSlotBytes);
         if (n == 0 || n == list.common) keys.begin(p.words);
         std::int32_t count = n == 0 ? list.common_tail : C::kKeys;

@@ -79,6 +79,11 @@ struct MathGroup {
     __device__ __forceinline__ void release(std::int32_t slot) {
         if (lane == 0) device::mbarrier_arrive(&shared.slot_empty[slot]);
     }
+    /// Slots for other groups. They are waited for as well: a barrier tells only the parity of its
+    /// phase, so nobody may be two uses of a slot away from it.
+    __device__ __forceinline__ void pass_over(std::int32_t slots) {
+        for (; slots > 0; --slots) release(take_slot());
+    }
     __device__ __forceinline__ void release_q() {
         __syncwarp();  // every lane has read Q, if it reads that itself
         if (lane == 0) device::mbarrier_arrive(&shared.q_empty[group]);
@@ -134,9 +139,9 @@ struct MathGroup {
         device::mbarrier_wait(&shared.q_full[group], q_parity);
         q_parity ^= 1;
         if constexpr (C::kQueryInRegisters) load_q();
-        if constexpr (kBlocks) ring.advance(keys.before_key(0));
+        pass_over(keys.before_key(0));
         const std::int32_t slot = take_slot();
-        if constexpr (kBlocks) ring.advance(keys.before_value(0));
+        pass_over(keys.before_value(0));
         if constexpr (C::kTurns == Turns::kFirst) wait_turn();
         start_s(slot);
         if constexpr (C::kTurns == Turns::kFirst) pass_turn();
@@ -175,11 +180,11 @@ struct MathGroup {
     /// S of block n and O of block n-1 together.
     __device__ __forceinline__ void overlapped_step(const Mask<C>& keys, RowSoftmax& softmax,
                                                     std::int32_t n, std::int32_t first_row) {
-        if constexpr (kBlocks) ring.advance(keys.before_key(n));
+        pass_over(keys.before_key(n));
         const std::int32_t key_slot = take_slot();
         if constexpr (C::kTurns == Turns::kAlways) wait_turn();
         start_s(key_slot);
-        if constexpr (kBlocks) ring.advance(keys.before_value(n));
+        pass_over(keys.before_value(n));
         const std::int32_t value_slot = take_slot();
         clear_tail(keys, n - 1, value_slot);
         start_output<C>(o, probabilities, slot_descriptor(value_slot));
@@ -198,7 +203,7 @@ struct MathGroup {
     }
 
     __device__ __forceinline__ void output_step(const Mask<C>& keys, std::int32_t n) {
-        if constexpr (kBlocks) ring.advance(keys.before_key(n + 1) + keys.before_value(n + 1));
+        pass_over(keys.before_key(n + 1) + keys.before_value(n + 1));
         const std::int32_t slot = take_slot();
         clear_tail(keys, n, slot);
         start_output<C>(o, probabilities, slot_descriptor(slot));
@@ -213,15 +218,13 @@ struct MathGroup {
         const std::int32_t blocks = keys.blocks();
         if constexpr (kBlocks) {
             // Others of the tile may have keys where this group has none.
-            RingPlace<C> after = ring;
-            after.advance(keys.slots);
             if (blocks > 0) {
                 attend_blocks(keys, blocks, 0, softmax);
             } else if constexpr (C::kTurns == Turns::kFirst) {
                 wait_turn();
                 pass_turn();
             }
-            ring = after;
+            pass_over(keys.after_last());
         } else if (blocks > 0) {
             attend_blocks(keys, blocks, first_row_of<C>(at, group), softmax);
         }

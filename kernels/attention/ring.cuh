@@ -20,6 +20,7 @@ struct RingPlace {
             parity ^= 1;
         }
     }
+    /// By any number of slots at once.
     __device__ __forceinline__ void advance(std::int32_t slots) {
         const std::uint32_t at = static_cast<std::uint32_t>(slot + slots);
         slot = static_cast<std::int32_t>(at % C::kSlots);

@@ -28,13 +28,6 @@ __device__ __forceinline__ void mbarrier_arrive(MBarrier* barrier) {
                  : "memory");
 }
 
-/// `arrivals` of them at once, for others that will not come.
-__device__ __forceinline__ void mbarrier_arrive_many(MBarrier* barrier, std::uint32_t arrivals) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
-                 "r"(arrivals)
-                 : "memory");
-}
-
 /// One arrival that also announces bytes a bulk copy will bring.
 __device__ __forceinline__ void mbarrier_arrive_expect_bytes(MBarrier* barrier,
                                                              std::uint32_t bytes) {

@@ -74,6 +74,14 @@ struct SparseReader {
         const std::int32_t own = n - common;
         return second ? own >= 1 && own - 1 < other : own >= 0 && own < other;
     }
+    /// Behind the last V of a group with `own` steps besides the common ones.
+    XSTAGE_HOST_DEVICE constexpr std::int32_t after_last(std::int32_t own) const {
+        if (common + own == 0) return 2 * other;
+        const std::int32_t fewer = second ? own : own > 0 ? own - 1 : 0;
+        const std::int32_t keys = own + 1 < other ? own + 1 : other;
+        const std::int32_t values = fewer < other ? fewer : other;
+        return 2 * other - keys - values;
+    }
 };
 
 /// How a compiled kernel cuts its tiles.

@@ -190,6 +190,26 @@ TEST_P(BlockSparse, ManyTilesPerCtaGiveTheSameBitsAgainAndAgain) {
     }
 }
 
+TEST_P(BlockSparse, RowsOfVeryUnequalLengthShareATile) {
+    // Long lists beside short and empty ones: a group may be many blocks ahead of its neighbours.
+    constexpr std::int64_t kRows = 20011;
+    Shape s = shape(2, kRows);
+    BlockMask mask = random_mask(1, 2, kRows, kRows, 0.1);
+    for (std::int64_t u = 0; u < mask.q_blocks(); ++u) {
+        for (std::int64_t v = 0; v < mask.key_blocks(); ++v) {
+            if (u % 3 == 1) mask.set(0, 0, u, v, v % 7 != 2);
+            if (u % 5 == 1) mask.set(0, 1, u, v, u % 2 == 0);
+        }
+    }
+    s.mask = &mask;
+    const Problem problem(s);
+    const Problem::Reference want = problem.reference();
+    for (int i = 0; i < 5; ++i) {
+        problem.run(problem.arguments());
+        ASSERT_LT(relative_error(problem.out(), want.out), tolerance(s.type)) << "run " << i;
+    }
+}
+
 TEST_P(BlockSparse, ChunksForPeersHoldTheSameBitsAsOneOutput) {
     Shape s = shape(3, 1000);
     const BlockMask mask = random_mask(1, 3, 1000, 1000, 0.5);

@@ -103,6 +103,8 @@ void expect_ring_agrees(const SparseTile& tile, std::int32_t keys) {
             at += static_cast<std::size_t>(reader.before_value(n));
             if (n > 0) take(n - 1, true);
         }
+        at += static_cast<std::size_t>(reader.after_last(total - steps.common));
+        ASSERT_EQ(at, loaded.size());
     }
     ASSERT_EQ(taken.size(), loaded.size()) << "a slot that nobody reads";
 }
