@@ -10,77 +10,45 @@ namespace xstage::attention {
 /// The tiles of this CTA, as the table lists them.
 template <class C>
 struct BlockWalk {
-    std::int32_t next_tile, end;
+    std::int32_t round = 0;
 
-    __device__ __forceinline__ explicit BlockWalk(const BlockParams& p) {
-        next_tile = __ldg(p.tile_begin + blockIdx.x);
-        end = __ldg(p.tile_begin + blockIdx.x + 1);
+    __device__ __forceinline__ std::int32_t index(const BlockParams& p) const {
+        return __ldg(p.tile_begin + blockIdx.x) + round;
     }
-    __device__ __forceinline__ bool done(const BlockParams& /*p*/) const {
-        return next_tile >= end;
+    __device__ __forceinline__ bool done(const BlockParams& p) const {
+        return index(p) >= __ldg(p.tile_begin + blockIdx.x + 1);
     }
     __device__ __forceinline__ plan::SparseTile at(const BlockParams& p) const {
-        const auto* entry = reinterpret_cast<const int4*>(p.tiles + next_tile);
-        const int4 where = __ldg(entry);
-        const int4 keys = __ldg(entry + 1);
-        return {where.x, where.y, where.z, where.w, keys.x, keys.y, keys.z, keys.w};
+        const int4 entry = __ldg(reinterpret_cast<const int4*>(p.tiles + index(p)));
+        return {{entry.x, entry.y, entry.z}, entry.w};
     }
-    __device__ __forceinline__ void next() { ++next_tile; }
+    __device__ __forceinline__ void next() { ++round; }
 };
 
-/// Where a math group's 64 rows lie. For a group with none that is behind the last query row, where
-/// the epilogue stores nothing.
-template <class C>
-__device__ __forceinline__ plan::AttentionTile group_tile(const plan::SparseTile& t, int group) {
-    return {group == 2 ? t.half : 2 * t.block + group, t.head, t.batch};
-}
-
-/// Mask policy of a block mask: a math group sees steps of keys in the order they are loaded, the
-/// common ones first, and not which keys they are. Only the first step of each list is short.
+/// Mask policy of a block mask. The math groups need not know which key blocks they are given, only
+/// how many, and that the last key block is the first they get and may be short.
 template <class C>
 struct BlockList {
-    plan::SparseReader reader;
-    std::int32_t own;                      ///< steps that only this group's block has
-    std::int32_t common_tail, own_tail;    ///< keys in the first step of each list
+    static_assert(C::kRows == 128 && C::kKeys == 128, "a tile is a block of the mask");
 
-    __device__ __forceinline__ BlockList(const BlockParams& /*p*/, const plan::SparseTile& t,
-                                         int group) {
-        const plan::SparseSteps steps = plan::steps_of(t, C::kKeys);
-        const bool second = group == 2;
-        reader = {steps.common, second ? steps.first : steps.second, second};
-        own = second ? steps.second : steps.first;
-        common_tail = t.common_keys - (steps.common - 1) * C::kKeys;
-        own_tail = (second ? t.second_keys : t.first_keys) - (own - 1) * C::kKeys;
+    std::int32_t count;  ///< key blocks of this tile
+    std::int32_t first;  ///< keys in the first one
+
+    __device__ BlockList(const BlockParams& /*p*/, const plan::SparseTile& t) {
+        count = (t.keys + C::kKeys - 1) / C::kKeys;
+        first = t.keys - (count - 1) * C::kKeys;
     }
 
-    __device__ std::int32_t blocks() const { return reader.common + own; }
-    __device__ std::int32_t before_key(std::int32_t n) const {
-        if constexpr (C::kMathGroups == 2) return 0;
-        return reader.before_key(n);
-    }
-    __device__ std::int32_t before_value(std::int32_t n) const {
-        if constexpr (C::kMathGroups == 2) return 0;
-        return reader.before_value(n);
-    }
-
-    __device__ std::int32_t after_last() const {
-        if constexpr (C::kMathGroups == 2) return 0;
-        return reader.after_last(own);
-    }
-
-    __device__ std::int32_t valid_keys(std::int32_t n) const {
-        if (n == reader.common) return own_tail;
-        return n == 0 ? common_tail : C::kKeys;
-    }
+    __device__ std::int32_t blocks() const { return count; }
     __device__ bool is_partial(std::int32_t n, std::int32_t /*first_row*/) const {
-        return valid_keys(n) < C::kKeys;
+        return n == 0 && first < C::kKeys;
     }
-    /// What a short step lacks is filled with zeros by the copy engine.
+    /// The engine fills what is behind the last key with zeros.
     __device__ std::int32_t clean_keys(std::int32_t, std::int32_t) const { return C::kKeys; }
 
-    __device__ void apply(float (&s)[C::kKeys / 2], std::int32_t n, std::int32_t /*row*/,
+    __device__ void apply(float (&s)[C::kKeys / 2], std::int32_t /*n*/, std::int32_t /*row*/,
                           std::int32_t pair) const {
-        const std::int32_t limit = valid_keys(n) - 2 * pair;
+        const std::int32_t limit = first - 2 * pair;
 #pragma unroll
         for (int j = 0; j < C::kKeys / 8; ++j) {
 #pragma unroll
@@ -88,6 +56,28 @@ struct BlockList {
                 if (8 * j + (e & 1) >= limit) s[4 * j + e] = -INFINITY;
             }
         }
+    }
+};
+
+/// Walks a row of bits from the last kept key block to the first, the order of the other masks. One
+/// word covers 32 key blocks and stays in a register.
+struct KeyBits {
+    const std::uint32_t* row;
+    std::int32_t word;
+    std::uint32_t bits = 0;
+
+    __device__ KeyBits(const BlockParams& p, const plan::SparseTile& t) : word(p.words) {
+        const std::int64_t head = std::int64_t{t.batch} * p.mask_batch_step * p.mask_heads +
+                                  t.head / p.heads_per_mask_head;
+        row = p.bits + (head * p.q_blocks + t.tile) * p.words;
+    }
+
+    /// Must not be called more often than there are bits in the row.
+    __device__ __forceinline__ std::int32_t next() {
+        while (bits == 0) bits = __ldg(row + --word);
+        const std::int32_t bit = 31 - __clz(static_cast<int>(bits));
+        bits ^= 1U << bit;
+        return word * 32 + bit;
     }
 };
 

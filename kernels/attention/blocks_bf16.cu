@@ -5,7 +5,6 @@ namespace xstage::attention {
 std::vector<Instance> instances_blocks_bf16() {
     constexpr MaskKind kMask = MaskKind::kBlocks;
     return {
-        make_instance<Tall128<__nv_bfloat16, kMask>>("bf16_d128_blocks_192x80"),
         make_instance<Low128<__nv_bfloat16, kMask>>("bf16_d128_blocks_128x128"),
         make_instance<Low64<__nv_bfloat16, kMask>>("bf16_d64_blocks_128x128"),
     };

@@ -36,10 +36,8 @@ struct Config {
     static constexpr int kPanels = kHeadDim / 64;  // 128-byte rows, the widest swizzle
     static constexpr int kThreads = 128 * (kMathGroups + 1);
     // The CTA's registers at launch are shared out anew: 65536 / kThreads, rounded down to 8.
-    // A walk over bits needs more of them than one over all blocks.
-    static constexpr bool kManyForProducer = kMathGroups == 3 && kMask == MaskKind::kBlocks;
-    static constexpr int kProducerRegisters = kManyForProducer ? 56 : kMathGroups == 2 ? 40 : 32;
-    static constexpr int kMathRegisters = kManyForProducer ? 152 : kMathGroups == 2 ? 232 : 160;
+    static constexpr int kProducerRegisters = kMathGroups == 2 ? 40 : 32;
+    static constexpr int kMathRegisters = kMathGroups == 2 ? 232 : 160;
 
     static constexpr int kGroupBytes = kGroupRows * kHeadDim * 2;
     static constexpr int kSlotBytes = kKeys * kHeadDim * 2;
@@ -49,13 +47,6 @@ struct Config {
     static_assert(kMathGroups == 2 || kMathGroups == 3, "register split is known for these");
     static_assert(kSlots >= 3, "K of the next block, K and V of this one");
 };
-
-/// The first row of a math group's share of a tile. Tiles of a table name the group's own 64 rows.
-template <class C, class Tile>
-constexpr std::int32_t first_row_of(const Tile& at, std::int32_t group) {
-    if constexpr (C::kMask == MaskKind::kBlocks) return at.tile * C::kGroupRows;
-    return at.tile * C::kRows + group * C::kGroupRows;
-}
 
 /// Swizzled buffers start at multiples of 1024 bytes; the host asks for 1024 more than this.
 template <class C>

@@ -26,7 +26,7 @@ struct Epilogue {
     __device__ __forceinline__ void store(float (&o)[C::kHeadDim / 2], RowSoftmax& softmax,
                                           const plan::AttentionTile& at) {
         softmax.sum_over_quad();
-        const int first_row = first_row_of<C>(at, group);
+        const int first_row = at.tile * C::kRows + group * C::kGroupRows;
         write_lse(softmax, at, first_row);
         const float inverse[2] = {softmax.inverse_sum(0), softmax.inverse_sum(1)};
         scale_rows(o, inverse);

@@ -25,25 +25,21 @@ __device__ __forceinline__ int one_per_warp(int value) {
 }
 
 /// What differs for a block mask: arguments, who walks the tiles, who loads.
-template <class C, bool kBlocks = C::kMask == MaskKind::kBlocks>
+template <class C, MaskKind kKind = C::kMask>
 struct Parts {
     using Params = KernelParams;
     using Walk = TileWalk<C>;
     using Loader = Producer<C>;
-    static constexpr int kLoaderThreads = 1;
 };
 template <class C>
-struct Parts<C, true> {
+struct Parts<C, MaskKind::kBlocks> {
     using Params = BlockParams;
     using Walk = BlockWalk<C>;
     using Loader = BlockProducer<C>;
-    static constexpr int kLoaderThreads = 64;
 };
 
 template <class C>
 struct MathGroup {
-    static constexpr bool kBlocks = C::kMask == MaskKind::kBlocks;
-
     const typename Parts<C>::Params& p;
     SharedStorage<C>& shared;
     int group, warp, lane;
@@ -78,11 +74,6 @@ struct MathGroup {
     }
     __device__ __forceinline__ void release(std::int32_t slot) {
         if (lane == 0) device::mbarrier_arrive(&shared.slot_empty[slot]);
-    }
-    /// Slots for other groups. They are waited for as well: a barrier tells only the parity of its
-    /// phase, so nobody may be two uses of a slot away from it.
-    __device__ __forceinline__ void pass_over(std::int32_t slots) {
-        for (; slots > 0; --slots) release(take_slot());
     }
     __device__ __forceinline__ void release_q() {
         __syncwarp();  // every lane has read Q, if it reads that itself
@@ -139,9 +130,7 @@ struct MathGroup {
         device::mbarrier_wait(&shared.q_full[group], q_parity);
         q_parity ^= 1;
         if constexpr (C::kQueryInRegisters) load_q();
-        pass_over(keys.before_key(0));
         const std::int32_t slot = take_slot();
-        pass_over(keys.before_value(0));
         if constexpr (C::kTurns == Turns::kFirst) wait_turn();
         start_s(slot);
         if constexpr (C::kTurns == Turns::kFirst) pass_turn();
@@ -180,11 +169,9 @@ struct MathGroup {
     /// S of block n and O of block n-1 together.
     __device__ __forceinline__ void overlapped_step(const Mask<C>& keys, RowSoftmax& softmax,
                                                     std::int32_t n, std::int32_t first_row) {
-        pass_over(keys.before_key(n));
         const std::int32_t key_slot = take_slot();
         if constexpr (C::kTurns == Turns::kAlways) wait_turn();
         start_s(key_slot);
-        pass_over(keys.before_value(n));
         const std::int32_t value_slot = take_slot();
         clear_tail(keys, n - 1, value_slot);
         start_output<C>(o, probabilities, slot_descriptor(value_slot));
@@ -203,7 +190,6 @@ struct MathGroup {
     }
 
     __device__ __forceinline__ void output_step(const Mask<C>& keys, std::int32_t n) {
-        pass_over(keys.before_key(n + 1) + keys.before_value(n + 1));
         const std::int32_t slot = take_slot();
         clear_tail(keys, n, slot);
         start_output<C>(o, probabilities, slot_descriptor(slot));
@@ -214,24 +200,10 @@ struct MathGroup {
 
     template <class Tile>
     __device__ __forceinline__ void attend(const Tile& at, RowSoftmax& softmax) {
-        const Mask<C> keys(p, at, group);
+        const Mask<C> keys(p, at);
         const std::int32_t blocks = keys.blocks();
-        if constexpr (kBlocks) {
-            // Others of the tile may have keys where this group has none.
-            if (blocks > 0) {
-                attend_blocks(keys, blocks, 0, softmax);
-            } else if constexpr (C::kTurns == Turns::kFirst) {
-                wait_turn();
-                pass_turn();
-            }
-            pass_over(keys.after_last());
-        } else if (blocks > 0) {
-            attend_blocks(keys, blocks, first_row_of<C>(at, group), softmax);
-        }
-    }
-
-    __device__ __forceinline__ void attend_blocks(const Mask<C>& keys, std::int32_t blocks,
-                                                  std::int32_t first_row, RowSoftmax& softmax) {
+        const std::int32_t first_row = at.tile * C::kRows + group * C::kGroupRows;
+        if (blocks == 0) return;
         first_scores(keys, softmax, first_row);
         for (std::int32_t n = 1; n < blocks; ++n) overlapped_step(keys, softmax, n, first_row);
         if constexpr (!C::kQueryInRegisters) release_q();
@@ -241,16 +213,12 @@ struct MathGroup {
     __device__ __forceinline__ void run() {
         Epilogue<C> epilogue{p, shared.o[group], group, warp, lane};
         if (group == C::kMathGroups - 1) pass_turn();  // the first turn is group 0's
-        for (typename Parts<C>::Walk walk(p); !walk.done(p); walk.next()) {
+        for (typename Parts<C>::Walk walk; !walk.done(p); walk.next()) {
             const auto at = walk.at(p);
             RowSoftmax softmax;
             clear_output();
             attend(at, softmax);
-            if constexpr (kBlocks) {
-                epilogue.store(o, softmax, group_tile<C>(at, group));
-            } else {
-                epilogue.store(o, softmax, at);
-            }
+            epilogue.store(o, softmax, at);
         }
         if (group == 0) wait_turn();  // the turn nobody took
         epilogue.finish();
@@ -270,7 +238,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
 
     if (warpgroup == 0) {
         device::set_max_registers_less<C::kProducerRegisters>();
-        if (threadIdx.x < Parts<C>::kLoaderThreads) {
+        if (threadIdx.x == 0) {
             device::prefetch_tensor_map(&p.q);
             device::prefetch_tensor_map(&p.k);
             device::prefetch_tensor_map(&p.v);

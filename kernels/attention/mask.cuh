@@ -13,8 +13,7 @@ namespace xstage::attention {
 ///   block(n)                 the n-th of them (producer and math warps must be told the same),
 ///   is_partial(n, row)       whether the 64 rows from `row` on have a masked element there,
 ///   apply(s, n, row, pair)   -inf for the masked scores of a thread,
-///   clean_keys(n, kv_rows)   how many rows of its V may be multiplied by 0 without a NaN,
-///   before_key(n), before_value(n)  slots of the ring to pass over, which are for other groups.
+///   clean_keys(n, kv_rows)   how many rows of its V may be multiplied by 0 without a NaN.
 /// Here: all keys of the sample, or those up to the diagonal. Blocks go from the last key to the
 /// first, so that the partial ones come first.
 template <class C>
@@ -23,7 +22,7 @@ struct KeyRange {
     std::int32_t count;   ///< key blocks of this tile
     std::int32_t shift;   ///< causal: row r attends to keys up to r + shift
 
-    __device__ KeyRange(const KernelParams& p, const plan::AttentionTile& at, int /*group*/ = 0) {
+    __device__ KeyRange(const KernelParams& p, const plan::AttentionTile& at) {
         length = p.kv_rows;
         if (p.key_lengths != nullptr) {
             const std::int32_t given = p.key_lengths[at.batch];
@@ -54,9 +53,6 @@ struct KeyRange {
         const std::int32_t inside = length - block(n) * C::kKeys;
         return length == kv_rows || inside > C::kKeys ? C::kKeys : inside;
     }
-
-    static constexpr std::int32_t before_key(std::int32_t) { return 0; }
-    static constexpr std::int32_t before_value(std::int32_t) { return 0; }
 
     __device__ std::int32_t row_limit(std::int32_t row) const {
         if constexpr (C::kMask == MaskKind::kCausal) {

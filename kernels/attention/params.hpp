@@ -36,10 +36,7 @@ struct KernelParams {
 
 /// What a masked launch needs besides. A type of its own, so that the others' arguments stay short.
 struct BlockParams : KernelParams {
-    static constexpr int kPartUnit = 16;  ///< rows; a step's keys come from blocks in such units
-    static constexpr int kParts = 4;
-    CUtensorMap k_part[kParts], v_part[kParts];  ///< boxes of 16, 32, 48, 64 rows of one panel
-    const std::uint32_t* bits;                   ///< [row][words], see sparse::BlockMask
+    const std::uint32_t* bits;  ///< [row][words], see sparse::BlockMask
     std::int32_t words, q_blocks;
     std::int32_t mask_heads, heads_per_mask_head;
     std::int32_t mask_batch_step;  ///< 0 if one mask holds for all batches

@@ -152,13 +152,17 @@ struct AttentionPlan::State {
 
 AttentionPlan::AttentionPlan(const AttentionArguments& a) : state_(std::make_unique<State>()) {
     check_arguments(a);
+    if (a.mask != nullptr) attention::check_mask(a);
     const int device_sms = hopper_sms();
     const int sms = a.sm_limit > 0 ? std::min(a.sm_limit, device_sms) : device_sms;
+    // A mask that leaves nothing out is dense attention: its tall tile is faster, and heads at full
+    // density have the bits they would have without a mask.
+    const bool masked =
+        a.mask != nullptr && !(a.instance.empty() && attention::keeps_everything(a));
     attention::BlockChoice blocks;
-    if (a.mask != nullptr) blocks = attention::choose_blocks(a, sms);
-    const Instance& instance = a.mask != nullptr
-                                   ? *blocks.instance
-                                   : attention::choose(shape_of(a), sms, a.instance);
+    if (masked) blocks = attention::choose_blocks(a, sms);
+    const Instance& instance =
+        masked ? *blocks.instance : attention::choose(shape_of(a), sms, a.instance);
     state_->instance = &instance;
     state_->name = instance.name;
     if (a.q_rows == 0 || a.batches == 0) return;
@@ -178,7 +182,7 @@ AttentionPlan::AttentionPlan(const AttentionArguments& a) : state_(std::make_uni
     p.scale_log2 = static_cast<float>(scale * 1.4426950408889634);
 
     state_->ctas = static_cast<unsigned>(std::min<std::int64_t>(sms, p.grid.size()));
-    if (a.mask != nullptr) {
+    if (masked) {
         state_->table = std::make_unique<attention::BlockTable>(*a.mask, blocks.schedule);
         state_->table->fill(p, a);
         state_->ctas = static_cast<unsigned>(sms);  // the table has a list for each

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <vector>
 
-#include "tensor_map.hpp"
+#include "choice.hpp"
 #include "xstage/error.hpp"
 #include "xstage/sparse/mask.hpp"
 
@@ -21,6 +21,8 @@ void check_cuda(cudaError_t status, const char* what) {
                     fmt::format("{}: {}", what, cudaGetErrorString(status)));
     }
 }
+
+}  // namespace
 
 void check_mask(const AttentionArguments& a) {
     const sparse::BlockMask& mask = *a.mask;
@@ -47,27 +49,18 @@ void check_mask(const AttentionArguments& a) {
     }
 }
 
-}  // namespace
-
 BlockChoice choose_blocks(const AttentionArguments& a, int sms) {
-    check_mask(a);
     BlockChoice best;
-    for (const Instance& i : all_instances()) {
-        if (i.type != a.type || i.head_dim != a.head_dim || i.mask != MaskKind::kBlocks) continue;
-        if (!a.instance.empty() && a.instance != i.name) continue;
-        BlockChoice choice{&i, plan::sparse_schedule(*a.mask, a.batches, a.heads, a.kv_heads, sms,
-                                                     {i.rows > 128, i.keys})};
-        if (best.instance == nullptr || choice.schedule.longest < best.schedule.longest) {
-            best = std::move(choice);
-        }
-    }
-    if (best.instance == nullptr) {
-        throw Error(ErrorKind::kBadInput,
-                    fmt::format("attention: no compiled instance '{}' for this type, head_dim {} "
-                                "and a block mask",
-                                a.instance, a.head_dim));
-    }
+    best.instance = &choose({a.type, a.head_dim, MaskKind::kBlocks, a.q_rows, a.kv_rows,
+                             a.heads * a.batches},
+                            sms, a.instance);
+    best.schedule = plan::sparse_schedule(*a.mask, a.batches, a.heads, a.kv_heads, sms);
     return best;
+}
+
+bool keeps_everything(const AttentionArguments& a) {
+    const sparse::BlockMask& mask = *a.mask;
+    return mask == sparse::BlockMask(mask.batches(), mask.heads(), a.q_rows, a.kv_rows, true);
 }
 
 BlockTable::BlockTable(const sparse::BlockMask& mask, const plan::SparseSchedule& schedule) {
@@ -100,14 +93,6 @@ void BlockTable::fill(BlockParams& p, const AttentionArguments& a) const {
     p.mask_heads = static_cast<std::int32_t>(mask.heads());
     p.heads_per_mask_head = static_cast<std::int32_t>(a.heads / mask.heads());
     p.mask_batch_step = mask.batches() == 1 ? 0 : 1;
-    const std::int64_t kv_batches = a.k.stride_batch == 0 ? 1 : a.batches;
-    for (int i = 0; i < BlockParams::kParts; ++i) {
-        const int rows = BlockParams::kPartUnit * (i + 1);
-        p.k_part[i] = encode_map("k", a.k, a.type, a.kv_rows, a.head_dim, a.kv_heads, kv_batches,
-                                 rows, /*box_panels=*/1);
-        p.v_part[i] = encode_map("v", a.v, a.type, a.kv_rows, a.head_dim, a.kv_heads, kv_batches,
-                                 rows, /*box_panels=*/1);
-    }
 }
 
 }  // namespace xstage::attention

@@ -7,13 +7,16 @@
 
 namespace xstage::attention {
 
-/// The instance for a block mask and the tiles it takes, with the fewest predicted keys for the CTA
-/// that has most to do. Throws Error (kBadInput) for a mask that does not fit the arguments.
+/// The instance for a block mask and the tiles of each CTA.
 struct BlockChoice {
     const Instance* instance = nullptr;
     plan::SparseSchedule schedule;
 };
 BlockChoice choose_blocks(const AttentionArguments& a, int sms);
+/// Throws Error (kBadInput) for a mask that does not fit the arguments.
+void check_mask(const AttentionArguments& a);
+/// Whether the mask keeps every block.
+bool keeps_everything(const AttentionArguments& a);
 
 /// Bits and tiles in device memory.
 class BlockTable {
@@ -23,7 +26,7 @@ class BlockTable {
     BlockTable(const BlockTable&) = delete;
     BlockTable& operator=(const BlockTable&) = delete;
 
-    /// Sets the pointers, sizes and maps of `p` that a masked launch needs besides.
+    /// Sets the pointers and sizes of `p` that a masked launch needs besides.
     void fill(BlockParams& p, const AttentionArguments& a) const;
 
   private:

@@ -15,7 +15,6 @@ template <class C>
 struct TileWalk {
     std::int32_t round = 0;
 
-    __device__ __forceinline__ explicit TileWalk(const KernelParams& /*p*/) {}
     __device__ __forceinline__ std::int32_t index() const {
         // Causal tiles shrink along the order.
         return plan::task_index(static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), round,
@@ -58,7 +57,7 @@ struct Producer {
     }
 
     __device__ __forceinline__ void run() {
-        for (TileWalk<C> walk(p); !walk.done(p); walk.next()) {
+        for (TileWalk<C> walk; !walk.done(p); walk.next()) {
             const plan::AttentionTile at = walk.at(p);
             const Mask<C> keys(p, at);
             const std::int32_t blocks = keys.blocks();

@@ -20,12 +20,6 @@ struct RingPlace {
             parity ^= 1;
         }
     }
-    /// By any number of slots at once.
-    __device__ __forceinline__ void advance(std::int32_t slots) {
-        const std::uint32_t at = static_cast<std::uint32_t>(slot + slots);
-        slot = static_cast<std::int32_t>(at % C::kSlots);
-        parity ^= at / C::kSlots & 1;
-    }
 };
 
 /// Full barriers count the producer's one arrival and its bytes; empty ones count one arrival per

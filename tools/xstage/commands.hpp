@@ -10,6 +10,7 @@ void add_advise(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_fit(CLI::App& app);
 void add_import(CLI::App& app);
+void add_mask(CLI::App& app);
 void add_predict(CLI::App& app);
 void add_probe(CLI::App& app);
 void add_report(CLI::App& app);

@@ -190,8 +190,7 @@ TEST_P(BlockSparse, ManyTilesPerCtaGiveTheSameBitsAgainAndAgain) {
     }
 }
 
-TEST_P(BlockSparse, RowsOfVeryUnequalLengthShareATile) {
-    // Long lists beside short and empty ones: a group may be many blocks ahead of its neighbours.
+TEST_P(BlockSparse, LongRowsFollowShortAndEmptyOnes) {
     constexpr std::int64_t kRows = 20011;
     Shape s = shape(2, kRows);
     BlockMask mask = random_mask(1, 2, kRows, kRows, 0.1);
