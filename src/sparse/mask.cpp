@@ -99,22 +99,11 @@ BlockMask mask_from_bits(std::int64_t batches, std::int64_t heads, std::int64_t 
     const BlockMask all(batches, heads, q_rows, kv_rows, true);
     require(bits.size() == all.bits().size(),
             fmt::format("{} words given, {} expected", bits.size(), all.bits().size()));
-    BlockMask mask(batches, heads, q_rows, kv_rows);
     for (std::size_t i = 0; i < bits.size(); ++i) {
         require((bits[i] & ~all.bits()[i]) == 0, "a bit behind the last key block is set");
     }
-    std::size_t i = 0;
-    for (std::int64_t b = 0; b < batches; ++b) {
-        for (std::int64_t h = 0; h < heads; ++h) {
-            for (std::int64_t u = 0; u < mask.q_blocks(); ++u) {
-                for (std::int64_t w = 0; w < mask.words(); ++w) {
-                    for (std::uint32_t left = bits[i++]; left != 0; left &= left - 1) {
-                        mask.set(b, h, u, w * 32 + std::countr_zero(left));
-                    }
-                }
-            }
-        }
-    }
+    BlockMask mask = all;
+    mask.bits_.assign(bits.begin(), bits.end());
     return mask;
 }
 

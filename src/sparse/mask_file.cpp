@@ -80,7 +80,7 @@ MaskFile read_mask_file(const std::string& path) {
     }
     try {
         for (std::int64_t l = 0; l < layers; ++l) {
-            const Tensor& t = tensor(file, fmt::format("layers.{}.thresholds", l), "F16", 3, path);
+            const Tensor& t = tensor(file, fmt::format("layers.{}.remainders", l), "F16", 3, path);
             result.layers.emplace_back(t.shape[0], layout, values_of<std::uint16_t>(t));
         }
         const std::int64_t heads = result.layers[0].heads();
@@ -129,8 +129,8 @@ void write_mask_file(const std::string& path, const MaskFile& m) {
                      {"layers", std::to_string(m.layers.size())}};
     for (std::size_t l = 0; l < m.layers.size(); ++l) {
         const ThresholdMap& map = m.layers[l];
-        file.tensors[fmt::format("layers.{}.thresholds", l)] = {
-            "F16", {map.heads(), map.blocks(), map.blocks()}, bytes_of(map.halves())};
+        file.tensors[fmt::format("layers.{}.remainders", l)] = {
+            "F16", {map.heads(), map.blocks(), map.blocks()}, bytes_of(map.remainders())};
     }
     if (!m.samples.empty()) {
         const std::vector<std::int64_t>& rows = m.samples[0].rows;

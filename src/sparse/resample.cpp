@@ -69,14 +69,14 @@ ThresholdMap ThresholdMap::resampled(const TokenLayout& layout) const {
     for (std::int64_t h = 0; h < heads_; ++h) {
         for (const auto& rows : from) {
             for (const auto& columns : from) {
-                std::uint16_t least = 0x3c00;
+                std::uint16_t most = 0;
                 for (const std::int64_t u : rows) {
                     const auto row = static_cast<std::size_t>((h * blocks() + u) * blocks());
                     for (const std::int64_t v : columns) {
-                        least = std::min(least, halves_[row + static_cast<std::size_t>(v)]);
+                        most = std::max(most, remainders_[row + static_cast<std::size_t>(v)]);
                     }
                 }
-                halves.push_back(least);
+                halves.push_back(most);
             }
         }
     }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <functional>
 #include <numeric>
 
 #include "xstage/error.hpp"
@@ -41,31 +42,34 @@ float half_to_float(std::uint16_t half) {
     return std::bit_cast<float>(sign | wide << 23 | fraction << 13);
 }
 
-std::uint16_t half_below(float value) {
+std::uint16_t half_above(double value) {
     if (!(value > 0)) return 0;
-    if (value >= 65504) return 0x7bff;
-    const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
-    const int exponent = static_cast<int>(bits >> 23) - 127;
-    if (exponent < -14) return static_cast<std::uint16_t>(std::ldexp(value, 24));
-    return static_cast<std::uint16_t>((exponent + 15) << 10 | (bits >> 13 & 0x3ff));
+    int exponent = 0;
+    std::frexp(value, &exponent);  // value is in [2^(exponent-1), 2^exponent)
+    const int unit = std::max(exponent - 11, -24);
+    // A fraction of 2048 carries into the exponent, which is right.
+    const auto fraction = static_cast<int>(std::ceil(std::ldexp(value, -unit)));
+    const int bits = unit == -24 ? fraction : ((unit + 25) << 10) + fraction - 1024;
+    return static_cast<std::uint16_t>(std::min(bits, 0x7bff));
 }
 
 ThresholdMap::ThresholdMap(std::int64_t heads, const TokenLayout& layout,
-                           std::vector<std::uint16_t> halves)
-    : heads_(heads), layout_(layout), halves_(std::move(halves)) {
+                           std::vector<std::uint16_t> remainders)
+    : heads_(heads), layout_(layout), remainders_(std::move(remainders)) {
     check_layout(layout);
     require(heads >= 1 && heads < 65536, "the number of heads");
-    require(halves_.size() == static_cast<std::size_t>(heads * blocks() * blocks()),
-            fmt::format("{} values given, {} heads of {} x {} blocks expected", halves_.size(), heads,
+    require(remainders_.size() == static_cast<std::size_t>(heads * blocks() * blocks()),
+            fmt::format("{} values given, {} heads of {} x {} blocks expected", remainders_.size(), heads,
                         blocks(), blocks()));
     constexpr std::uint16_t kOne = 0x3c00;
-    for (const std::uint16_t half : halves_) {
+    for (const std::uint16_t half : remainders_) {
         require(half <= kOne, fmt::format("{} is not within 0 and 1", half_to_float(half)));
     }
 }
 
 float ThresholdMap::at(std::int64_t head, std::int64_t u, std::int64_t v) const {
-    return half_to_float(halves_[static_cast<std::size_t>((head * blocks() + u) * blocks() + v)]);
+    const auto i = static_cast<std::size_t>((head * blocks() + u) * blocks() + v);
+    return 1 - half_to_float(remainders_[i]);
 }
 
 BlockMask ThresholdMap::mask(std::span<const float> top_p) const {
@@ -106,28 +110,28 @@ double ThresholdMap::density(std::int64_t head, float top_p) const {
 
 std::vector<float> ThresholdMap::levels(std::int64_t head) const {
     const auto count = static_cast<std::size_t>(blocks() * blocks());
-    const auto first = halves_.begin() + static_cast<std::ptrdiff_t>(head) *
+    const auto first = remainders_.begin() + static_cast<std::ptrdiff_t>(head) *
                                              static_cast<std::ptrdiff_t>(count);
     std::vector<std::uint16_t> sorted(first, first + static_cast<std::ptrdiff_t>(count));
-    std::sort(sorted.begin(), sorted.end());  // positive halves order as their bits do
-    sorted.erase(std::unique(sorted.begin(), sorted.end()), sorted.end());
+    std::sort(sorted.begin(), sorted.end(), std::greater<>());  // positive halves order as their bits
     std::vector<float> values;
-    for (const std::uint16_t half : sorted) values.push_back(half_to_float(half));
+    for (const std::uint16_t half : sorted) values.push_back(1 - half_to_float(half));
+    values.erase(std::unique(values.begin(), values.end()), values.end());
     return values;
 }
 
 BlockMask ThresholdMap::mask_of_density(double density_wanted) const {
     require(density_wanted >= 0 && density_wanted <= 1, "a density lies within 0 and 1");
-    int low = -1;       // bits of a float16 whose mask is not dense enough
-    int high = 0x3c00;  // 1: everything is kept
+    int low = 0;               // bits of a remainder at which the mask is dense enough: all is kept
+    int high = 0x3c00 + 1;     // and of one at which it is not
     while (high - low > 1) {
         const int middle = (low + high) / 2;
-        const float top_p = half_to_float(static_cast<std::uint16_t>(middle));
+        const float top_p = 1 - half_to_float(static_cast<std::uint16_t>(middle));
         double sum = 0;
         for (std::int64_t h = 0; h < heads_; ++h) sum += density(h, top_p);
-        (sum / static_cast<double>(heads_) >= density_wanted ? high : low) = middle;
+        (sum / static_cast<double>(heads_) >= density_wanted ? low : high) = middle;
     }
-    return mask(half_to_float(static_cast<std::uint16_t>(high)));
+    return mask(1 - half_to_float(static_cast<std::uint16_t>(low)));
 }
 
 WestCalibration::WestCalibration(std::int64_t heads, const TokenLayout& layout)
@@ -135,50 +139,50 @@ WestCalibration::WestCalibration(std::int64_t heads, const TokenLayout& layout)
     check_layout(layout);
     require(heads >= 1 && heads < 65536, "the number of heads");
     const std::int64_t blocks = blocks_of(layout.rows());
-    lowest_.assign(static_cast<std::size_t>(heads * blocks * blocks), 1.0F);
+    largest_.assign(static_cast<std::size_t>(heads * blocks * blocks), 0.0);
 }
 
-std::vector<float> thresholds_of(std::span<const double> mass, std::int64_t blocks) {
+std::vector<double> remainders_of(std::span<const double> mass, std::int64_t blocks) {
     require(mass.size() == static_cast<std::size_t>(blocks * blocks),
             fmt::format("{} masses given, {} expected", mass.size(), blocks * blocks));
-    std::vector<float> thresholds(mass.size());
+    std::vector<double> remainders(mass.size());
     std::vector<std::size_t> order(static_cast<std::size_t>(blocks));
     for (std::int64_t u = 0; u < blocks; ++u) {
         const auto row = mass.subspan(static_cast<std::size_t>(u * blocks),
                                       static_cast<std::size_t>(blocks));
-        double total = 0;
+        std::iota(order.begin(), order.end(), std::size_t{0});
         for (const double m : row) {
             require(m >= 0 && std::isfinite(m), fmt::format("row {} has a mass of {}", u, m));
-            total += m;
         }
-        require(total > 0, fmt::format("row {} has no mass", u));
-        std::iota(order.begin(), order.end(), std::size_t{0});
-        std::sort(order.begin(), order.end(), [&](auto a, auto b) { return row[a] > row[b]; });
-        double before = 0;
-        double with = 0;
-        for (std::size_t i = 0; i < order.size(); ++i) {
-            if (i > 0 && row[order[i]] < row[order[i - 1]]) before = with;
-            with += row[order[i]];
-            thresholds[static_cast<std::size_t>(u * blocks) + order[i]] =
-                static_cast<float>(std::min(1.0, before / total));
+        // From the smallest up, so that small sums keep their digits.
+        std::sort(order.begin(), order.end(), [&](auto a, auto b) { return row[a] < row[b]; });
+        double* out = remainders.data() + u * blocks;
+        double sum = 0;
+        for (std::size_t begin = 0, end = 0; begin < order.size(); begin = end) {
+            for (; end < order.size() && row[order[end]] == row[order[begin]]; ++end) {
+                sum += row[order[end]];
+            }
+            for (std::size_t i = begin; i < end; ++i) out[order[i]] = sum;
         }
+        require(sum > 0, fmt::format("row {} has no mass", u));
+        for (std::int64_t v = 0; v < blocks; ++v) out[v] = std::min(1.0, out[v] / sum);
     }
-    return thresholds;
+    return remainders;
 }
 
 void WestCalibration::add(std::int64_t head, std::span<const double> mass) {
     require(head >= 0 && head < heads_, fmt::format("there is no head {}", head));
-    const std::vector<float> thresholds = thresholds_of(mass, blocks_of(layout_.rows()));
-    float* lowest = lowest_.data() + static_cast<std::size_t>(head) * thresholds.size();
-    for (std::size_t i = 0; i < thresholds.size(); ++i) {
-        lowest[i] = std::min(lowest[i], thresholds[i]);
+    const std::vector<double> remainders = remainders_of(mass, blocks_of(layout_.rows()));
+    double* largest = largest_.data() + static_cast<std::size_t>(head) * remainders.size();
+    for (std::size_t i = 0; i < remainders.size(); ++i) {
+        largest[i] = std::max(largest[i], remainders[i]);
     }
 }
 
 ThresholdMap WestCalibration::map() const {
     std::vector<std::uint16_t> halves;
-    halves.reserve(lowest_.size());
-    for (const float t : lowest_) halves.push_back(half_below(t));
+    halves.reserve(largest_.size());
+    for (const double r : largest_) halves.push_back(half_above(r));
     return {heads_, layout_, std::move(halves)};
 }
 

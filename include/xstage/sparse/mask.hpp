@@ -55,6 +55,8 @@ class BlockMask {
     bool operator==(const BlockMask&) const = default;
 
   private:
+    friend BlockMask mask_from_bits(std::int64_t batches, std::int64_t heads, std::int64_t q_rows,
+                                    std::int64_t kv_rows, std::span<const std::uint32_t> bits);
     std::size_t offset(std::int64_t batch, std::int64_t head, std::int64_t u) const {
         return static_cast<std::size_t>(((batch * heads_ + head) * q_blocks() + u) * words());
     }

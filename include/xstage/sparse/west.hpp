@@ -16,19 +16,23 @@ struct TokenLayout {
     bool operator==(const TokenLayout&) const = default;
 };
 
-/// Per head and block the smallest top-p at which the block is kept, in float16: one map gives masks
-/// of any density, each inside the denser ones. Source: ScalingAttention, arXiv 2606.23019 (WEST).
+/// Per head and block the smallest top-p at which the block is kept: one map gives masks of any
+/// density, each inside the denser ones. Stored is the remainder 1 - threshold in float16, the mass of
+/// the block and of all that are not larger: most thresholds lie so near to 1 that float16 could not
+/// tell them apart. Source: ScalingAttention, arXiv 2606.23019 (WEST).
 class ThresholdMap {
   public:
     ThresholdMap() = default;
-    /// `halves` as float16 bits, [head][query block][key block]. Throws Error (kBadInput) for a wrong
-    /// number of them, or a value outside of [0, 1].
-    ThresholdMap(std::int64_t heads, const TokenLayout& layout, std::vector<std::uint16_t> halves);
+    /// `remainders` as float16 bits, [head][query block][key block]. Throws Error (kBadInput) for a
+    /// wrong number of them, or a value outside of [0, 1].
+    ThresholdMap(std::int64_t heads, const TokenLayout& layout,
+                 std::vector<std::uint16_t> remainders);
 
     std::int64_t heads() const { return heads_; }
     std::int64_t blocks() const { return blocks_of(layout_.rows()); }
     const TokenLayout& layout() const { return layout_; }
-    const std::vector<std::uint16_t>& halves() const { return halves_; }
+    const std::vector<std::uint16_t>& remainders() const { return remainders_; }
+    /// The threshold.
     float at(std::int64_t head, std::int64_t u, std::int64_t v) const;
 
     /// Blocks with a threshold of at most top_p[head]; rows and columns of text are kept whole.
@@ -49,7 +53,7 @@ class ThresholdMap {
   private:
     std::int64_t heads_ = 0;
     TokenLayout layout_;
-    std::vector<std::uint16_t> halves_;
+    std::vector<std::uint16_t> remainders_;
 };
 
 /// Collects calibration prompts. What is kept of each is a map, not the attention.
@@ -66,12 +70,12 @@ class WestCalibration {
   private:
     std::int64_t heads_;
     TokenLayout layout_;
-    std::vector<float> lowest_;
+    std::vector<double> largest_;  ///< remainder of any prompt so far
 };
 
-/// Thresholds of one prompt's map: the mass of those blocks of the row that have more than this one
-/// (equal masses get equal thresholds, whatever their order).
-std::vector<float> thresholds_of(std::span<const double> mass, std::int64_t blocks);
+/// Remainders of one prompt's map: the share of the row's mass in this block and in those that do not
+/// have more (equal masses get equal remainders, whatever their order).
+std::vector<double> remainders_of(std::span<const double> mass, std::int64_t blocks);
 
 /// One head's queries or keys: element (row, column) is data[row * stride + column].
 struct HeadView {
@@ -92,7 +96,7 @@ std::vector<double> row_mass(HeadView q, HeadView k, std::int64_t rows, int head
 double recall(const BlockMask& mask, std::int64_t head, std::span<const double> mass);
 
 float half_to_float(std::uint16_t half);
-/// Towards zero: a threshold may only become smaller, so that no block is lost.
-std::uint16_t half_below(float value);
+/// Away from zero: a remainder may only become larger, so that no block is lost.
+std::uint16_t half_above(double value);
 
 }  // namespace xstage::sparse

@@ -129,7 +129,7 @@ TEST(MaskFile, CalibrationComesBackFromDiskAndCanBeTuned) {
     const MaskFile back = read_mask_file(path);
     EXPECT_EQ(back.prompts, 2);
     EXPECT_EQ(back.layers[0].layout(), kLayout);
-    EXPECT_EQ(back.layers[1].halves(), file.layers[1].halves());
+    EXPECT_EQ(back.layers[1].remainders(), file.layers[1].remainders());
     EXPECT_EQ(back.samples[3].mass, file.samples[3].mass);
     EXPECT_EQ(back.samples[3].rows, file.samples[3].rows);
     EXPECT_EQ(back.budgets->top_p, file.budgets->top_p);
