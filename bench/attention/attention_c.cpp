@@ -57,12 +57,12 @@ void* xstage_attention_create(const xstage_attention_call* call, char* error, st
         if (call->instance != nullptr) a.instance = call->instance;
         xstage::sparse::BlockMask mask;
         if (call->mask != nullptr) {
-            const auto words =
-                call->mask_batches * call->mask_heads * xstage::sparse::blocks_of(a.q_rows) *
-                ((xstage::sparse::blocks_of(a.kv_rows) + 31) / 32);
-            mask = xstage::sparse::mask_from_bits(
-                call->mask_batches, call->mask_heads, a.q_rows, a.kv_rows,
-                {call->mask, static_cast<std::size_t>(words)});
+            const auto words = call->mask_batches * call->mask_heads *
+                               xstage::sparse::blocks_of(a.q_rows) *
+                               ((xstage::sparse::blocks_of(a.kv_rows) + 31) / 32);
+            mask = xstage::sparse::mask_from_bits(call->mask_batches, call->mask_heads, a.q_rows,
+                                                  a.kv_rows,
+                                                  {call->mask, static_cast<std::size_t>(words)});
             a.mask = &mask;
         }
         return new xstage::AttentionPlan(a);

@@ -31,13 +31,14 @@ typedef struct xstage_block_sparse_options {
 
 typedef struct xstage_block_sparse xstage_block_sparse;
 
-/* Checks, schedules the tiles and copies the mask to the current device. Tensors must outlive it. */
+/* Checks, schedules the tiles and copies the mask to the current device. Tensors must outlive it.
+ */
 int xstage_block_sparse_create(const xstage_block_sparse_options* options,
                                xstage_block_sparse** plan);
 void xstage_block_sparse_destroy(xstage_block_sparse* plan);
 
-/* Enqueues the attention on `stream` (a cudaStream_t); may be captured into a graph. A row without a
- * kept block gives 0, and -inf in lse. */
+/* Enqueues the attention on `stream` (a cudaStream_t); may be captured into a graph. A row without
+ * a kept block gives 0, and -inf in lse. */
 int xstage_block_sparse_attention(const xstage_block_sparse* plan, void* stream);
 
 #ifdef __cplusplus

@@ -13,7 +13,9 @@ struct xstage_block_sparse {
 
 namespace {
 
-[[noreturn]] void bad(const char* what) { throw Error(ErrorKind::kBadInput, what); }
+[[noreturn]] void bad(const char* what) {
+    throw Error(ErrorKind::kBadInput, what);
+}
 
 AttentionView view_of(const xstage_view& v) {
     return {v.data, v.batch_stride, v.row_stride, v.head_stride};
@@ -57,7 +59,9 @@ int xstage_block_sparse_create(const xstage_block_sparse_options* options,
     });
 }
 
-void xstage_block_sparse_destroy(xstage_block_sparse* plan) { delete plan; }
+void xstage_block_sparse_destroy(xstage_block_sparse* plan) {
+    delete plan;
+}
 
 int xstage_block_sparse_attention(const xstage_block_sparse* plan, void* stream) {
     return fabric::guarded([&] {

@@ -40,20 +40,20 @@ void check_mask(const AttentionArguments& a) {
                            mask.q_rows(), mask.kv_rows(), a.q_rows, a.kv_rows));
     }
     if (mask.batches() != 1 && mask.batches() != a.batches) {
-        refuse(fmt::format("the block mask has {} batches, not 1 or {}", mask.batches(),
-                           a.batches));
+        refuse(
+            fmt::format("the block mask has {} batches, not 1 or {}", mask.batches(), a.batches));
     }
     if (mask.heads() != 1 && mask.heads() != a.kv_heads && mask.heads() != a.heads) {
-        refuse(fmt::format("the block mask has {} heads, not 1, {} or {}", mask.heads(),
-                           a.kv_heads, a.heads));
+        refuse(fmt::format("the block mask has {} heads, not 1, {} or {}", mask.heads(), a.kv_heads,
+                           a.heads));
     }
 }
 
 BlockChoice choose_blocks(const AttentionArguments& a, int sms) {
     BlockChoice best;
-    best.instance = &choose({a.type, a.head_dim, MaskKind::kBlocks, a.q_rows, a.kv_rows,
-                             a.heads * a.batches},
-                            sms, a.instance);
+    best.instance =
+        &choose({a.type, a.head_dim, MaskKind::kBlocks, a.q_rows, a.kv_rows, a.heads * a.batches},
+                sms, a.instance);
     best.schedule = plan::sparse_schedule(*a.mask, a.batches, a.heads, a.kv_heads, sms);
     return best;
 }
@@ -74,13 +74,14 @@ BlockTable::BlockTable(const sparse::BlockMask& mask, const plan::SparseSchedule
     std::memcpy(all.data() + begin_offset_, schedule.begin.data(), begin_bytes);
     std::memcpy(all.data() + bits_offset_, mask.bits().data(), bit_bytes);
     check_cuda(cudaMalloc(&memory_, all.size()), "memory for the block mask");
-    const cudaError_t copied =
-        cudaMemcpy(memory_, all.data(), all.size(), cudaMemcpyHostToDevice);
+    const cudaError_t copied = cudaMemcpy(memory_, all.data(), all.size(), cudaMemcpyHostToDevice);
     if (copied != cudaSuccess) cudaFree(memory_);
     check_cuda(copied, "copy of the block mask");
 }
 
-BlockTable::~BlockTable() { cudaFree(memory_); }
+BlockTable::~BlockTable() {
+    cudaFree(memory_);
+}
 
 void BlockTable::fill(BlockParams& p, const AttentionArguments& a) const {
     const sparse::BlockMask& mask = *a.mask;

@@ -46,8 +46,8 @@ Dump dump_of(const TensorFile& file, const std::string& name, std::int64_t rows,
     if (at == file.tensors.end()) fail(path, fmt::format("there is no tensor '{}'", name));
     const Tensor& t = at->second;
     if (t.shape.size() != 3 || t.shape[0] != rows || t.shape[1] < 1 || t.shape[2] < 1) {
-        fail(path, fmt::format("tensor '{}': expected [{}, heads, head_dim], found [{}]", name, rows,
-                               fmt::join(t.shape, ", ")));
+        fail(path, fmt::format("tensor '{}': expected [{}, heads, head_dim], found [{}]", name,
+                               rows, fmt::join(t.shape, ", ")));
     }
     return {t.floats(), t.shape[1], t.shape[2]};
 }
@@ -65,8 +65,8 @@ MaskFile calibrate(const std::vector<std::string>& paths, const TokenLayout& lay
         const auto [layer_count, steps] = extent(file, path);
         const bool first = &path == &paths.front();
         if (first) result.steps = steps;
-        if (!first && (steps != result.steps ||
-                       layer_count != static_cast<std::int64_t>(layers.size()))) {
+        if (!first &&
+            (steps != result.steps || layer_count != static_cast<std::int64_t>(layers.size()))) {
             fail(path, fmt::format("{} layers and {} steps, {} has {} and {}", layer_count, steps,
                                    paths.front(), layers.size(), result.steps));
         }

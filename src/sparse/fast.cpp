@@ -41,8 +41,9 @@ std::vector<double> densities(const ThresholdMap& map, std::int64_t head,
         for (std::int64_t v = 0; v < map.blocks(); ++v) {
             const bool always = u < text || v < text;
             const auto level = std::lower_bound(levels.begin(), levels.end(), map.at(head, u, v));
-            const auto size = static_cast<double>(std::min<std::int64_t>(kBlock, rows - u * kBlock) *
-                                                  std::min<std::int64_t>(kBlock, rows - v * kBlock));
+            const auto size =
+                static_cast<double>(std::min<std::int64_t>(kBlock, rows - u * kBlock) *
+                                    std::min<std::int64_t>(kBlock, rows - v * kBlock));
             pairs[always ? 0 : static_cast<std::size_t>(level - levels.begin())] += size;
         }
     }
@@ -61,8 +62,8 @@ std::vector<double> fidelities(const ThresholdMap& map, std::int64_t head,
     const auto text = static_cast<std::size_t>(blocks_of(map.layout().text));
     std::vector<double> mean(levels.size());
     for (std::size_t i = 0; i < samples.rows.size(); ++i) {
-        const float* mass =
-            samples.mass.data() + (static_cast<std::size_t>(head) * samples.rows.size() + i) * blocks;
+        const float* mass = samples.mass.data() +
+                            (static_cast<std::size_t>(head) * samples.rows.size() + i) * blocks;
         const auto u = static_cast<std::size_t>(samples.rows[i] / kBlock);
         std::vector<double> kept(levels.size());
         double total = 0;
@@ -98,9 +99,8 @@ void check(std::span<const ThresholdMap> maps, std::span<const RowSamples> sampl
         const ThresholdMap& map = maps[i / static_cast<std::size_t>(steps)];
         require(map.heads() == maps[0].heads(), "layers differ in their heads");
         const RowSamples& s = samples[i];
-        require(!s.rows.empty() &&
-                    s.mass.size() == s.rows.size() *
-                                         static_cast<std::size_t>(map.heads() * map.blocks()),
+        require(!s.rows.empty() && s.mass.size() == s.rows.size() * static_cast<std::size_t>(
+                                                                        map.heads() * map.blocks()),
                 fmt::format("set {} has {} rows and {} masses", i, s.rows.size(), s.mass.size()));
         for (const std::int64_t row : s.rows) {
             require(row >= 0 && row < map.layout().rows(), fmt::format("there is no row {}", row));
@@ -135,8 +135,8 @@ Fidelity fidelity(const ThresholdMap& map, std::int64_t head, const RowSamples& 
     const std::int64_t text = blocks_of(map.layout().text);
     Fidelity f{0, 1};
     for (std::size_t i = 0; i < samples.rows.size(); ++i) {
-        const float* mass =
-            samples.mass.data() + (static_cast<std::size_t>(head) * samples.rows.size() + i) * blocks;
+        const float* mass = samples.mass.data() +
+                            (static_cast<std::size_t>(head) * samples.rows.size() + i) * blocks;
         const std::int64_t u = samples.rows[i] / kBlock;
         double kept = 0;
         double total = 0;
@@ -173,10 +173,10 @@ Budgets tune(std::span<const ThresholdMap> maps, std::span<const RowSamples> sam
         for (std::int64_t t = 0; t < steps; ++t) {
             for (std::int64_t h = 0; h < heads; ++h) {
                 const auto of_head = static_cast<std::size_t>(l * heads + h);
-                curves.push_back(
-                    {&levels[of_head], &density_of[of_head],
-                     fidelities(maps[static_cast<std::size_t>(l)], h,
-                                samples[static_cast<std::size_t>(l * steps + t)], levels[of_head])});
+                curves.push_back({&levels[of_head], &density_of[of_head],
+                                  fidelities(maps[static_cast<std::size_t>(l)], h,
+                                             samples[static_cast<std::size_t>(l * steps + t)],
+                                             levels[of_head])});
             }
         }
     }
@@ -197,8 +197,8 @@ Budgets tune(std::span<const ThresholdMap> maps, std::span<const RowSamples> sam
     double high = schedule.beta < 1 ? 1 / (1 - schedule.beta) + 1 : 1e6;
     double low = 0;
     const double least = spend(high);
-    require(least <= density, fmt::format("a density of {:.4f} is below the least possible, {:.4f}",
-                                          density, least));
+    require(least <= density,
+            fmt::format("a density of {:.4f} is below the least possible, {:.4f}", density, least));
     if (spend(0) > density) {
         for (int i = 0; i < 60; ++i) {
             const double middle = (low + high) / 2;

@@ -33,7 +33,8 @@ BlockMask::BlockMask(std::int64_t batches, std::int64_t heads, std::int64_t q_ro
     const std::int64_t used = key_blocks() % 32;
     if (!kept || used == 0) return;
     const std::uint32_t last = (1U << used) - 1;
-    for (std::int64_t r = 1; r <= rows; ++r) bits_[static_cast<std::size_t>(r * words() - 1)] = last;
+    for (std::int64_t r = 1; r <= rows; ++r)
+        bits_[static_cast<std::size_t>(r * words() - 1)] = last;
 }
 
 void BlockMask::set(std::int64_t batch, std::int64_t head, std::int64_t u, std::int64_t v,

@@ -46,9 +46,9 @@ void check_format(const TensorFile& file, const std::string& kind, const std::st
         return at == file.metadata.end() ? std::string() : at->second;
     };
     if (get("format") != kFormat || get("kind") != kind || get("version") != kVersion) {
-        fail(path, fmt::format("expected format {}, kind {}, version {}; found '{}', '{}', '{}'",
-                               kFormat, kind, kVersion, get("format"), get("kind"),
-                               get("version")));
+        fail(path,
+             fmt::format("expected format {}, kind {}, version {}; found '{}', '{}', '{}'", kFormat,
+                         kind, kVersion, get("format"), get("kind"), get("version")));
     }
 }
 
@@ -57,8 +57,8 @@ const Tensor& tensor(const TensorFile& file, const std::string& name, const std:
     const auto at = file.tensors.find(name);
     if (at == file.tensors.end()) fail(path, fmt::format("there is no tensor '{}'", name));
     if (at->second.dtype != dtype || at->second.shape.size() != dimensions) {
-        fail(path, fmt::format("tensor '{}': expected {} with {} dimensions, found {} with {}", name,
-                               dtype, dimensions, at->second.dtype, at->second.shape.size()));
+        fail(path, fmt::format("tensor '{}': expected {} with {} dimensions, found {} with {}",
+                               name, dtype, dimensions, at->second.dtype, at->second.shape.size()));
     }
     return at->second;
 }
@@ -85,13 +85,12 @@ MaskFile read_mask_file(const std::string& path) {
         }
         const std::int64_t heads = result.layers[0].heads();
         if (file.tensors.contains("sampled_rows")) {
-            const auto rows =
-                values_of<std::int64_t>(tensor(file, "sampled_rows", "I64", 1, path));
+            const auto rows = values_of<std::int64_t>(tensor(file, "sampled_rows", "I64", 1, path));
             for (std::int64_t i = 0; i < layers * result.steps; ++i) {
-                const Tensor& t = tensor(file,
-                                         fmt::format("layers.{}.steps.{}.row_mass",
-                                                     i / result.steps, i % result.steps),
-                                         "F32", 3, path);
+                const Tensor& t = tensor(
+                    file,
+                    fmt::format("layers.{}.steps.{}.row_mass", i / result.steps, i % result.steps),
+                    "F32", 3, path);
                 result.samples.push_back({rows, values_of<float>(t)});
             }
         }
@@ -102,7 +101,8 @@ MaskFile read_mask_file(const std::string& path) {
             }
             Budgets b{layers, result.steps, heads, {}, 0, values_of<float>(t)};
             b.schedule = {metadata_real(file, "beta", path), metadata_real(file, "gamma", path),
-                          metadata_real(file, "omega", path), metadata_real(file, "strength", path)};
+                          metadata_real(file, "omega", path),
+                          metadata_real(file, "strength", path)};
             b.density = metadata_real(file, "density", path);
             result.budgets = std::move(b);
         }

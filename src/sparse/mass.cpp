@@ -55,7 +55,8 @@ std::vector<double> block_mass(HeadView q, HeadView k, std::int64_t rows, int he
     std::vector<double> mass(static_cast<std::size_t>(blocks * blocks));
     for (std::int64_t i = 0; i < rows; ++i) {
         const std::int64_t u = i / kBlock;
-        const auto in_block = static_cast<double>(std::min<std::int64_t>(kBlock, rows - u * kBlock));
+        const auto in_block =
+            static_cast<double>(std::min<std::int64_t>(kBlock, rows - u * kBlock));
         add_row(q.data + i * q.stride, k, rows, head_dim, scale, 1 / in_block,
                 mass.data() + u * blocks);
     }

@@ -58,9 +58,8 @@ std::string map_svg(const ThresholdMap& map, std::int64_t head, std::optional<fl
                     "<rect x=\"{:.2f}\" y=\"{:.2f}\" width=\"{:.2f}\" height=\"{:.2f}\" "
                     "fill=\"{}\"/>\n",
                     kMargin + static_cast<double>(begin) * size,
-                    kMargin + static_cast<double>(y) * size,
-                    static_cast<double>(x - begin) * size, size,
-                    colour < 0 ? "#2458b3" : fmt::format("#{0:02x}{0:02x}{0:02x}", grey));
+                    kMargin + static_cast<double>(y) * size, static_cast<double>(x - begin) * size,
+                    size, colour < 0 ? "#2458b3" : fmt::format("#{0:02x}{0:02x}{0:02x}", grey));
             }
             begin = x;
         }

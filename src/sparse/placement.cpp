@@ -47,8 +47,8 @@ struct Search {
 
     /// One exchange between the fullest rank and another that lowers the larger of the two.
     bool exchange() {
-        const auto full = static_cast<std::int32_t>(std::max_element(sum.begin(), sum.end()) -
-                                                    sum.begin());
+        const auto full =
+            static_cast<std::int32_t>(std::max_element(sum.begin(), sum.end()) - sum.begin());
         double gain = 1e-12 * (1 + sum[static_cast<std::size_t>(full)]);
         std::size_t from = loads.size();
         std::size_t to = loads.size();

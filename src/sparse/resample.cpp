@@ -12,9 +12,8 @@ namespace {
 
 /// The tokens of an axis of `from` points that point i of `to` lies between (centres aligned).
 std::pair<std::int64_t, std::int64_t> between(std::int64_t i, std::int64_t to, std::int64_t from) {
-    const double at = (static_cast<double>(i) + 0.5) * static_cast<double>(from) /
-                          static_cast<double>(to) -
-                      0.5;
+    const double at =
+        (static_cast<double>(i) + 0.5) * static_cast<double>(from) / static_cast<double>(to) - 0.5;
     const auto clip = [&](double x) {
         return std::clamp<std::int64_t>(static_cast<std::int64_t>(x), 0, from - 1);
     };
@@ -57,10 +56,11 @@ ThresholdMap ThresholdMap::resampled(const TokenLayout& layout) const {
     if (layout == layout_) return *this;
     if ((layout.text == 0) != (layout_.text == 0) ||
         (layout.frames == 0) != (layout_.frames == 0)) {
-        throw Error(ErrorKind::kBadInput,
-                    fmt::format("threshold map: a map with {} text tokens and {} frames cannot become "
-                                "one with {} and {}",
-                                layout_.text, layout_.frames, layout.text, layout.frames));
+        throw Error(
+            ErrorKind::kBadInput,
+            fmt::format("threshold map: a map with {} text tokens and {} frames cannot become "
+                        "one with {} and {}",
+                        layout_.text, layout_.frames, layout.text, layout.frames));
     }
     const std::int64_t blocks_to = blocks_of(layout.rows());
     const auto from = sources(layout, layout_);

@@ -59,7 +59,8 @@ std::int64_t Tensor::elements() const {
 std::vector<float> Tensor::floats() const {
     if (dtype == "F32") return values_of<float>(*this);
     if (dtype != "F16" && dtype != "BF16") {
-        throw Error(ErrorKind::kBadInput, "a tensor of type " + dtype + " where F32, F16 or BF16 is read");
+        throw Error(ErrorKind::kBadInput,
+                    "a tensor of type " + dtype + " where F32, F16 or BF16 is read");
     }
     std::vector<float> values;
     for (const std::uint16_t bits : values_of<std::uint16_t>(*this)) {
@@ -88,7 +89,8 @@ TensorFile parse_tensors(std::string_view content, const std::string& path) {
         if (name == "__metadata__") {
             if (!entry.is_object()) fail(path, "__metadata__ is not an object");
             for (const auto& [key, value] : entry.items()) {
-                if (!value.is_string()) fail(path, fmt::format("__metadata__.{} is no string", key));
+                if (!value.is_string())
+                    fail(path, fmt::format("__metadata__.{} is no string", key));
                 file.metadata[key] = value.get<std::string>();
             }
             continue;
@@ -104,7 +106,8 @@ TensorFile parse_tensors(std::string_view content, const std::string& path) {
             !entry.contains("shape") || !unsigned_list(entry["shape"]) ||
             !entry.contains("data_offsets") || !unsigned_list(entry["data_offsets"]) ||
             entry["data_offsets"].size() != 2) {
-            fail(path, fmt::format("tensor '{}': expected dtype, shape and two data_offsets", name));
+            fail(path,
+                 fmt::format("tensor '{}': expected dtype, shape and two data_offsets", name));
         }
         Tensor tensor;
         tensor.dtype = entry["dtype"].get<std::string>();
@@ -116,8 +119,8 @@ TensorFile parse_tensors(std::string_view content, const std::string& path) {
                                    data.size()));
         }
         if (checked_bytes(tensor, name, path) != end - begin) {
-            fail(path, fmt::format("tensor '{}' has {} bytes, its shape needs {}", name, end - begin,
-                                   checked_bytes(tensor, name, path)));
+            fail(path, fmt::format("tensor '{}' has {} bytes, its shape needs {}", name,
+                                   end - begin, checked_bytes(tensor, name, path)));
         }
         ranges.emplace_back(begin, end);
         tensor.bytes = data.substr(begin, end - begin);
@@ -126,10 +129,12 @@ TensorFile parse_tensors(std::string_view content, const std::string& path) {
     std::sort(ranges.begin(), ranges.end());
     std::size_t at = 0;
     for (const auto& [begin, end] : ranges) {
-        if (begin != at) fail(path, fmt::format("tensors overlap or leave a gap at byte {}", begin));
+        if (begin != at)
+            fail(path, fmt::format("tensors overlap or leave a gap at byte {}", begin));
         at = end;
     }
-    if (at != data.size()) fail(path, fmt::format("{} bytes behind the last tensor", data.size() - at));
+    if (at != data.size())
+        fail(path, fmt::format("{} bytes behind the last tensor", data.size() - at));
     return file;
 }
 

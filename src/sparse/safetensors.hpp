@@ -19,8 +19,8 @@ struct Tensor {
     std::vector<float> floats() const;
 };
 
-/// A file of the safetensors format: a header length (8 bytes), a JSON header with one entry a tensor
-/// and __metadata__ (strings), and the tensors' bytes back to back.
+/// A file of the safetensors format: a header length (8 bytes), a JSON header with one entry a
+/// tensor and __metadata__ (strings), and the tensors' bytes back to back.
 struct TensorFile {
     std::map<std::string, std::string> metadata;
     std::map<std::string, Tensor> tensors;

@@ -13,7 +13,9 @@ namespace {
 // Start and end of a tile, when its groups wait for first keys and last stores, in keys.
 constexpr double kTileOverheadKeys = 160;
 
-double cost(const SparseTile& t) { return t.keys + kTileOverheadKeys; }
+double cost(const SparseTile& t) {
+    return t.keys + kTileOverheadKeys;
+}
 
 std::vector<SparseTile> tiles_of_head(const sparse::BlockMask& mask, std::int64_t batch,
                                       std::int64_t head) {

@@ -59,8 +59,8 @@ ThresholdMap::ThresholdMap(std::int64_t heads, const TokenLayout& layout,
     check_layout(layout);
     require(heads >= 1 && heads < 65536, "the number of heads");
     require(remainders_.size() == static_cast<std::size_t>(heads * blocks() * blocks()),
-            fmt::format("{} values given, {} heads of {} x {} blocks expected", remainders_.size(), heads,
-                        blocks(), blocks()));
+            fmt::format("{} values given, {} heads of {} x {} blocks expected", remainders_.size(),
+                        heads, blocks(), blocks()));
     constexpr std::uint16_t kOne = 0x3c00;
     for (const std::uint16_t half : remainders_) {
         require(half <= kOne, fmt::format("{} is not within 0 and 1", half_to_float(half)));
@@ -110,10 +110,11 @@ double ThresholdMap::density(std::int64_t head, float top_p) const {
 
 std::vector<float> ThresholdMap::levels(std::int64_t head) const {
     const auto count = static_cast<std::size_t>(blocks() * blocks());
-    const auto first = remainders_.begin() + static_cast<std::ptrdiff_t>(head) *
-                                             static_cast<std::ptrdiff_t>(count);
+    const auto first = remainders_.begin() +
+                       static_cast<std::ptrdiff_t>(head) * static_cast<std::ptrdiff_t>(count);
     std::vector<std::uint16_t> sorted(first, first + static_cast<std::ptrdiff_t>(count));
-    std::sort(sorted.begin(), sorted.end(), std::greater<>());  // positive halves order as their bits
+    std::sort(sorted.begin(), sorted.end(),
+              std::greater<>());  // positive halves order as their bits
     std::vector<float> values;
     for (const std::uint16_t half : sorted) values.push_back(1 - half_to_float(half));
     values.erase(std::unique(values.begin(), values.end()), values.end());
@@ -122,8 +123,8 @@ std::vector<float> ThresholdMap::levels(std::int64_t head) const {
 
 BlockMask ThresholdMap::mask_of_density(double density_wanted) const {
     require(density_wanted >= 0 && density_wanted <= 1, "a density lies within 0 and 1");
-    int low = 0;               // bits of a remainder at which the mask is dense enough: all is kept
-    int high = 0x3c00 + 1;     // and of one at which it is not
+    int low = 0;            // bits of a remainder at which the mask is dense enough: all is kept
+    int high = 0x3c00 + 1;  // and of one at which it is not
     while (high - low > 1) {
         const int middle = (low + high) / 2;
         const float top_p = 1 - half_to_float(static_cast<std::uint16_t>(middle));
@@ -148,8 +149,8 @@ std::vector<double> remainders_of(std::span<const double> mass, std::int64_t blo
     std::vector<double> remainders(mass.size());
     std::vector<std::size_t> order(static_cast<std::size_t>(blocks));
     for (std::int64_t u = 0; u < blocks; ++u) {
-        const auto row = mass.subspan(static_cast<std::size_t>(u * blocks),
-                                      static_cast<std::size_t>(blocks));
+        const auto row =
+            mass.subspan(static_cast<std::size_t>(u * blocks), static_cast<std::size_t>(blocks));
         std::iota(order.begin(), order.end(), std::size_t{0});
         for (const double m : row) {
             require(m >= 0 && std::isfinite(m), fmt::format("row {} has a mass of {}", u, m));
@@ -193,8 +194,8 @@ double recall(const BlockMask& mask, std::int64_t head, std::span<const double> 
     double kept = 0;
     double total = 0;
     for (std::int64_t u = 0; u < mask.q_blocks(); ++u) {
-        const auto rows = static_cast<double>(
-            std::min<std::int64_t>(kBlock, mask.q_rows() - u * kBlock));
+        const auto rows =
+            static_cast<double>(std::min<std::int64_t>(kBlock, mask.q_rows() - u * kBlock));
         for (std::int64_t v = 0; v < blocks; ++v) {
             const double m = rows * mass[static_cast<std::size_t>(u * blocks + v)];
             total += m;

@@ -66,8 +66,10 @@ core::Json to_json(const MaskFile& file) {
     json["budgets"] = nullptr;
     if (file.budgets) {
         const sparse::FidelitySchedule& s = file.budgets->schedule;
-        json["budgets"] = {{"density", file.budgets->density}, {"beta", s.beta},
-                           {"gamma", s.gamma},                 {"omega", s.omega},
+        json["budgets"] = {{"density", file.budgets->density},
+                           {"beta", s.beta},
+                           {"gamma", s.gamma},
+                           {"omega", s.omega},
                            {"strength", s.strength}};
     } else {
         json["budgets_reason"] = "not tuned";
@@ -77,10 +79,11 @@ core::Json to_json(const MaskFile& file) {
 
 void print(const MaskFile& file) {
     const TokenLayout& layout = file.layers[0].layout();
-    fmt::print("{} layers, {} steps, {} heads, {} prompts; {} text tokens and {} x {} x {} of video: "
-               "{} blocks a side\n\n{:>6}",
-               file.layers.size(), file.steps, file.layers[0].heads(), file.prompts, layout.text,
-               layout.frames, layout.height, layout.width, file.layers[0].blocks(), "layer");
+    fmt::print(
+        "{} layers, {} steps, {} heads, {} prompts; {} text tokens and {} x {} x {} of video: "
+        "{} blocks a side\n\n{:>6}",
+        file.layers.size(), file.steps, file.layers[0].heads(), file.prompts, layout.text,
+        layout.frames, layout.height, layout.width, file.layers[0].blocks(), "layer");
     const core::Json json = to_json(file);
     for (const auto& [p, value] : json["density_by_layer"][0]["density"].items()) {
         fmt::print("{:>9}", p);
@@ -157,8 +160,7 @@ void add_tune(CLI::App* mask) {
         if (file.samples.empty()) {
             throw Error(ErrorKind::kBadInput, o->map + ": there are no sampled rows to tune with");
         }
-        file.budgets =
-            sparse::tune(file.layers, file.samples, file.steps, o->density, o->schedule);
+        file.budgets = sparse::tune(file.layers, file.samples, file.steps, o->density, o->schedule);
         sparse::write_mask_file(o->output, file);
         if (o->json) {
             fmt::print("{}", core::dump_json(to_json(file)));
@@ -210,9 +212,8 @@ void add_apply(CLI::App* mask) {
             throw Error(ErrorKind::kBadInput,
                         o->map + ": not tuned; give --density or --top-p, or run mask tune");
         } else if (o->step < 0 || o->step >= file.steps) {
-            throw Error(ErrorKind::kBadInput,
-                        fmt::format("{}: there is no step {}; it has {}", o->map, o->step,
-                                    file.steps));
+            throw Error(ErrorKind::kBadInput, fmt::format("{}: there is no step {}; it has {}",
+                                                          o->map, o->step, file.steps));
         } else {
             result = map.mask(file.budgets->at(o->layer, o->step));
         }

@@ -29,7 +29,8 @@ struct SparseSchedule {
 /// Heads that share keys stay together, so that K and V stay in L2, and those with most work come
 /// first; inside a head the longest tiles go first, each to the worker that has least to do. A mask
 /// with fewer heads than `heads` holds for consecutive heads alike, one with one batch for all.
-/// Throws Error (kBadInput) if its heads do not divide the heads, or its batches are neither 1 nor all.
+/// Throws Error (kBadInput) if its heads do not divide the heads, or its batches are neither 1 nor
+/// all.
 SparseSchedule sparse_schedule(const sparse::BlockMask& mask, std::int64_t batches,
                                std::int64_t heads, std::int64_t kv_heads, int workers);
 

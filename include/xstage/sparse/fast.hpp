@@ -17,8 +17,8 @@ std::vector<std::int64_t> stratified_rows(std::int64_t rows, std::int64_t count 
 /// renormalised: with kept mass m it is 1 - sqrt(1 - sqrt(m)). Source: ScalingAttention (FAST).
 double fidelity_of_mass(double kept);
 
-/// The target at layer l and step t. x = (l + omega t) / ((layers - 1) + omega (steps - 1)) runs from
-/// 0 for the first layer and step to 1 for the last; the allowed loss grows with it:
+/// The target at layer l and step t. x = (l + omega t) / ((layers - 1) + omega (steps - 1)) runs
+/// from 0 for the first layer and step to 1 for the last; the allowed loss grows with it:
 ///     A(l, t) = 1 - strength * ((1 - beta) + beta * x^gamma).
 /// Early steps decide the composition and shallow layers feed all others, so they are held to more.
 /// `strength` is what the tuning finds; beta, gamma and omega are the shape.
@@ -56,9 +56,9 @@ struct Budgets {
     }
 };
 
-/// Per (layer, step, head) the largest sparsity whose fidelity is at least the schedule's target, and
-/// the schedule's strength such that the mean density is `density`, met from below within what one
-/// block makes: what bisection leaves over is given to the heads that are next to gain a block.
+/// Per (layer, step, head) the largest sparsity whose fidelity is at least the schedule's target,
+/// and the schedule's strength such that the mean density is `density`, met from below within what
+/// one block makes: what bisection leaves over is given to the heads that are next to gain a block.
 /// maps[layer], samples[layer * steps + step]. Throws Error (kBadInput) for shapes that do not fit
 /// and for a density that not even the weakest targets reach (the message says the least possible).
 Budgets tune(std::span<const ThresholdMap> maps, std::span<const RowSamples> samples,

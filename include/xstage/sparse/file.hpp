@@ -25,10 +25,10 @@ MaskFile read_mask_file(const std::string& path);
 /// Replaces `path` in one step.
 void write_mask_file(const std::string& path, const MaskFile& file);
 
-/// Calibrates with one file of queries and keys a prompt: tensors layers.L.steps.T.q and .k of shape
-/// [rows, heads, head_dim], F32, F16 or BF16; as many keys' heads as queries', or a divisor. Every
-/// layer and step from 0 on must be there, the same in all files. Thresholds are the lowest over
-/// prompts and steps. scale 0: 1/sqrt(head_dim).
+/// Calibrates with one file of queries and keys a prompt: tensors layers.L.steps.T.q and .k of
+/// shape [rows, heads, head_dim], F32, F16 or BF16; as many keys' heads as queries', or a divisor.
+/// Every layer and step from 0 on must be there, the same in all files. Thresholds are the lowest
+/// over prompts and steps. scale 0: 1/sqrt(head_dim).
 MaskFile calibrate(const std::vector<std::string>& paths, const TokenLayout& layout,
                    double scale = 0);
 

@@ -9,7 +9,9 @@ namespace xstage::sparse {
 /// Rows and columns of one block of an attention mask.
 inline constexpr int kBlock = 128;
 
-constexpr std::int64_t blocks_of(std::int64_t rows) { return (rows + kBlock - 1) / kBlock; }
+constexpr std::int64_t blocks_of(std::int64_t rows) {
+    return (rows + kBlock - 1) / kBlock;
+}
 
 /// Which blocks of 128 query rows x 128 keys are computed, one bit each: per (batch, head, query
 /// block) a row of 32-bit words, key block v in bit v % 32 of word v / 32. Unused bits are 0.

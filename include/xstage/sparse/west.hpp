@@ -17,9 +17,9 @@ struct TokenLayout {
 };
 
 /// Per head and block the smallest top-p at which the block is kept: one map gives masks of any
-/// density, each inside the denser ones. Stored is the remainder 1 - threshold in float16, the mass of
-/// the block and of all that are not larger: most thresholds lie so near to 1 that float16 could not
-/// tell them apart. Source: ScalingAttention, arXiv 2606.23019 (WEST).
+/// density, each inside the denser ones. Stored is the remainder 1 - threshold in float16, the mass
+/// of the block and of all that are not larger: most thresholds lie so near to 1 that float16 could
+/// not tell them apart. Source: ScalingAttention, arXiv 2606.23019 (WEST).
 class ThresholdMap {
   public:
     ThresholdMap() = default;
@@ -46,8 +46,9 @@ class ThresholdMap {
     std::vector<float> levels(std::int64_t head) const;
 
     /// For another resolution or number of frames: the smallest threshold among the blocks of this
-    /// map that the tokens of a new block fall between. No kept block is lost where the pattern scales
-    /// with the picture; the mask may become denser. Throws Error (kBadInput) if only one has text.
+    /// map that the tokens of a new block fall between. No kept block is lost where the pattern
+    /// scales with the picture; the mask may become denser. Throws Error (kBadInput) if only one
+    /// has text.
     ThresholdMap resampled(const TokenLayout& layout) const;
 
   private:
@@ -62,8 +63,8 @@ class WestCalibration {
     WestCalibration(std::int64_t heads, const TokenLayout& layout);
 
     /// Takes in one prompt (or step): mass[u * blocks + v] is the share of the attention of query
-    /// block u that falls on key block v, so that each row's sum is 1. Throws Error (kBadInput) for a
-    /// wrong size, NaN, a negative value or a row without mass.
+    /// block u that falls on key block v, so that each row's sum is 1. Throws Error (kBadInput) for
+    /// a wrong size, NaN, a negative value or a row without mass.
     void add(std::int64_t head, std::span<const double> mass);
     ThresholdMap map() const;
 
@@ -73,8 +74,8 @@ class WestCalibration {
     std::vector<double> largest_;  ///< remainder of any prompt so far
 };
 
-/// Remainders of one prompt's map: the share of the row's mass in this block and in those that do not
-/// have more (equal masses get equal remainders, whatever their order).
+/// Remainders of one prompt's map: the share of the row's mass in this block and in those that do
+/// not have more (equal masses get equal remainders, whatever their order).
 std::vector<double> remainders_of(std::span<const double> mass, std::int64_t blocks);
 
 /// One head's queries or keys: element (row, column) is data[row * stride + column].

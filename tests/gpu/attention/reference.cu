@@ -29,7 +29,8 @@ struct Problem {
         if (bits == nullptr) return true;
         const std::int64_t mask_row =
             ((mask_batches == 1 ? 0 : batch) * mask_heads + head * mask_heads / heads) *
-                ((q_rows + 127) / 128) + row / 128;
+                ((q_rows + 127) / 128) +
+            row / 128;
         return bits[mask_row * words + key / 128 / 32] >> (key / 128 % 32) & 1;
     }
 };
@@ -108,8 +109,8 @@ __global__ void attend(Problem p, double* out, double* lse) {
 
 void reference_attention(const AttentionArguments& a, double* out, double* lse) {
     const double scale = a.scale > 0 ? a.scale : 1.0 / std::sqrt(double(a.head_dim));
-    Problem p{a.q,       a.k,        a.v,           a.heads, a.kv_heads, a.q_rows,
-              a.kv_rows, a.head_dim, a.key_lengths, scale,   a.causal,   nullptr, 1, 1, 0};
+    Problem p{a.q,           a.k,   a.v,      a.heads, a.kv_heads, a.q_rows, a.kv_rows, a.head_dim,
+              a.key_lengths, scale, a.causal, nullptr, 1,          1,        0};
     std::uint32_t* bits = nullptr;
     if (a.mask != nullptr) {
         const std::size_t bytes = a.mask->bits().size() * sizeof(std::uint32_t);

@@ -72,7 +72,7 @@ class BlockSparse : public testing::TestWithParam<std::string> {
 };
 
 TEST_P(BlockSparse, AgreesAtEveryTailLength) {
-    for (const std::int64_t rows : {1, 63, 129, 257, 512, 777}) {
+    for (const std::int64_t rows : {1, 6, 63, 129, 257, 384, 512, 777}) {
         for (const double density : {0.3, 0.8, 1.0}) {
             SCOPED_TRACE(testing::Message() << rows << " rows, density " << density);
             Shape s = shape(2, rows);
@@ -269,8 +269,8 @@ TEST(BlockSparseCall, TheLastHeadOfAVeryLongSequenceIsRight) {
     Shape s;
     s.q_rows = s.kv_rows = kRows;
     s.fill = [](int tensor, std::int64_t, std::int64_t row, std::int64_t, int column) {
-        std::uint32_t x = static_cast<std::uint32_t>(row * 128 + column) * 3 +
-                          static_cast<std::uint32_t>(tensor);
+        std::uint32_t x =
+            static_cast<std::uint32_t>(row * 128 + column) * 3 + static_cast<std::uint32_t>(tensor);
         x = (x ^ x >> 16) * 0x45d9f3bU;
         return static_cast<float>(static_cast<std::int32_t>((x ^ x >> 16) * 0x45d9f3bU)) * 1e-9F;
     };

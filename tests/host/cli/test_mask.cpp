@@ -48,8 +48,8 @@ TEST(MaskCommand, CalibratesTunesAppliesAndInspects) {
     const std::string map = directory.file("map");
     const std::string tuned = directory.file("tuned");
     const std::string mask = directory.file("mask");
-    auto r = test::run_xstage(with_layout(
-        {"mask", "calibrate", prompt(directory, "a"), prompt(directory, "b"), "--scale", "1", "-o", map}));
+    auto r = test::run_xstage(with_layout({"mask", "calibrate", prompt(directory, "a"),
+                                           prompt(directory, "b"), "--scale", "1", "-o", map}));
     ASSERT_EQ(r.code, 0) << r.err;
     EXPECT_EQ(r.out, "");
 

@@ -1,7 +1,8 @@
 #pragma once
 
-// Attention with a topology that is known: weights that fall off with the distance between tokens in
-// frames, rows and columns, in units of the picture's size, so that another resolution shows the same.
+// Attention with a topology that is known: weights that fall off with the distance between tokens
+// in frames, rows and columns, in units of the picture's size, so that another resolution shows the
+// same.
 
 #include <cmath>
 #include <cstdint>
@@ -61,8 +62,8 @@ inline Masses synthetic_mass(const TokenLayout& layout, const Topology& topology
                 for (std::int64_t c = 0; c < layout.width; ++c, ++j) {
                     const double w = ab * wx[static_cast<std::size_t>(std::abs(c - x))];
                     if (w == 0 && topology.background == 0) continue;
-                    std::uint32_t mix = static_cast<std::uint32_t>(i * 40503 + j) * 2654435761U +
-                                        prompt * 97;
+                    std::uint32_t mix =
+                        static_cast<std::uint32_t>(i * 40503 + j) * 2654435761U + prompt * 97;
                     mix = (mix ^ mix >> 15) * 0x2c1b3c6dU;
                     const double random = static_cast<double>(mix >> 8) / (1 << 24);
                     const double weight = (w + topology.background) * (1 + noise * random);
@@ -73,7 +74,8 @@ inline Masses synthetic_mass(const TokenLayout& layout, const Topology& topology
             }
         }
         const std::int64_t u = i / kBlock;
-        const double in_block = static_cast<double>(std::min<std::int64_t>(kBlock, rows - u * kBlock));
+        const double in_block =
+            static_cast<double>(std::min<std::int64_t>(kBlock, rows - u * kBlock));
         for (std::int64_t v = 0; v < blocks; ++v) {
             const auto at = static_cast<std::size_t>(u * blocks + v);
             m.all[at] += row[static_cast<std::size_t>(v)] / sum / in_block;

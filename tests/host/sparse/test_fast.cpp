@@ -93,7 +93,8 @@ TEST(Schedule, EarlyStepsAndShallowLayersAreHeldToMore) {
     }
     EXPECT_NEAR(a.target(0, 5, 0, 10), 1 - 0.5 * 0.25, 1e-12);
     EXPECT_NEAR(a.target(4, 5, 9, 10), 0.5, 1e-12);
-    EXPECT_NEAR(a.target(0, 1, 0, 1), 1 - 0.5 * 0.25, 1e-12);  // one layer and step: no division by 0
+    EXPECT_NEAR(a.target(0, 1, 0, 1), 1 - 0.5 * 0.25,
+                1e-12);  // one layer and step: no division by 0
 }
 
 TEST(Fast, MeetsTheBudgetWithinAPercentAndTheTargetInEveryHead) {

@@ -20,8 +20,8 @@ TensorFile dump(unsigned seed) {
     std::mt19937 random(seed);
     std::normal_distribution<float> normal(0, 1.5F);
     TensorFile file;
-    for (const std::string step : {"layers.0.steps.0.", "layers.0.steps.1.", "layers.1.steps.0.",
-                                   "layers.1.steps.1."}) {
+    for (const std::string step :
+         {"layers.0.steps.0.", "layers.0.steps.1.", "layers.1.steps.0.", "layers.1.steps.1."}) {
         for (const auto& [name, heads] : {std::pair<std::string, std::int64_t>{"q", 4}, {"k", 2}}) {
             std::vector<float> values(static_cast<std::size_t>(kLayout.rows() * heads * 16));
             for (float& x : values) x = normal(random);
@@ -83,9 +83,10 @@ TEST(Safetensors, BrokenFilesAreNamed) {
     expect_refused(with(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})", "abcd"),
                    "its shape needs 8");
     expect_refused(with(R"({"a":{"dtype":"Q9","shape":[1],"data_offsets":[0,4]}})", "abcd"), "Q9");
-    expect_refused(with(R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,4]}})",
-                        "abcd"),
-                   "extent");
+    expect_refused(
+        with(R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,4]}})",
+             "abcd"),
+        "extent");
     expect_refused(with(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", "abcdefgh"),
                    "gap");
     expect_refused(with(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", "abcdef"),
@@ -183,7 +184,8 @@ TEST(Picture, ShowsEachRunOfBlocksOnceAndTheKeptOnesInBlue) {
     const std::string svg = map_svg(map, 0, 0.5F, "a head");
     const auto count = [&](const std::string& what) {
         std::size_t n = 0;
-        for (std::size_t at = svg.find(what); at != std::string::npos; at = svg.find(what, at + 1)) ++n;
+        for (std::size_t at = svg.find(what); at != std::string::npos; at = svg.find(what, at + 1))
+            ++n;
         return n;
     };
     EXPECT_EQ(count("fill=\"#2458b3\""), 2U);

@@ -46,7 +46,7 @@ TEST(BlockMask, DensityCountsPairsNotBlocks) {
 
 TEST(BlockMask, TextRowsAndColumnsAreKeptWhole) {
     BlockMask mask(1, 2, 1000, 1000);
-    mask.keep_dense(0, 77);     // block 0
+    mask.keep_dense(0, 77);      // block 0
     mask.keep_dense(900, 2000);  // block 7, clipped
     for (std::int64_t u = 0; u < 8; ++u) {
         for (std::int64_t v = 0; v < 8; ++v) {

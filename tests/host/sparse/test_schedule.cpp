@@ -45,8 +45,8 @@ RC_GTEST_PROP(SparseSchedule, EveryQueryBlockIsComputedOnceWithAllItsKeys, ()) {
     std::set<std::tuple<int, int, int>> seen;
     for (const SparseTile& t : schedule.tiles) {
         RC_ASSERT(seen.emplace(t.batch, t.head, t.tile).second);
-        RC_ASSERT(t.keys == mask.keys(mask_batches == 1 ? 0 : t.batch, t.head / (4 / mask_heads),
-                                      t.tile));
+        RC_ASSERT(t.keys ==
+                  mask.keys(mask_batches == 1 ? 0 : t.batch, t.head / (4 / mask_heads), t.tile));
     }
     RC_ASSERT(seen.size() == static_cast<std::size_t>(2 * 4 * mask.q_blocks()));
 }

@@ -49,8 +49,8 @@ TEST(Thresholds, BadMassesAreRefused) {
     EXPECT_THROW(west.add(1, std::vector<double>{1, 0, 0, 1}), Error);
 }
 
-/// The definition, by brute force: the smallest p at which some prompt's top-p set of the row, found
-/// by sorting and summing, holds the block.
+/// The definition, by brute force: the smallest p at which some prompt's top-p set of the row,
+/// found by sorting and summing, holds the block.
 TEST(West, EqualsBruteForceOverStoredAttention) {
     constexpr std::int64_t kRows = 700;
     constexpr int kDim = 16;
@@ -200,7 +200,8 @@ TEST(West, ResamplingToTheSameLayoutChangesNothingAndNeverRaisesAThreshold) {
     EXPECT_EQ(map.resampled(kSmall).remainders(), map.remainders());
     // Twice the frames of one picture: each new frame lies between two old ones.
     const ThresholdMap longer = map.resampled({0, 14, 30, 52});
-    // A new block covers no more than an old one does, so its least neighbour is at most the old one's.
+    // A new block covers no more than an old one does, so its least neighbour is at most the old
+    // one's.
     for (std::int64_t v = 0; v < map.blocks(); ++v) {
         EXPECT_LE(longer.at(0, 0, v * 2), map.at(0, 0, v)) << v;
     }
