@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "xstage/burst_gap.hpp"
+#include "xstage/topology.hpp"
 #include "xstage/units.hpp"
 
 namespace xstage::model {
@@ -33,27 +34,16 @@ struct StorePath {
     Cycles finish;           ///< from the last burst's end to the end of the total
 };
 
-/// The group structure below the link, as issue times by SM id show it: groups share the link
-/// equally, whatever their size, and the SMs of a group share what it gets.
-struct Groups {
-    int sms = 0;             ///< of the GPU
-    double light_share = 0;  ///< part of the groups that are smaller
-    double light_size = 1;   ///< SMs in a small group over SMs in the mean group
-    double mean_size = 1;    ///< SMs in the mean group
-};
-
 /// What the producers share. Rooms in bytes; the drain is in link time.
 struct Network {
     BytesPerNanosecond drain;   ///< R, all producers of one GPU
     BytesPerCycle egress;       ///< out of one SM
     Bytes producer_room;        ///< at most this much of one SM beyond its own room
     Bytes group_room;           ///< shared by the SMs of a group
-    double light_when_few = 0;  ///< part of the groups that are lightly loaded when few SMs store
     double favour = 0;          ///< log-spread of weights above the median while a turn lasts
     double disfavour = 0;       ///< and below it
     Bytes turn;                 ///< fair-share bytes for which a turn lasts
     double lasting = 0;         ///< exponent of the turn that stays for the rest of the burst
-    double spread = 0;          ///< part of a stall over which producers alike end it
     double stride_cost = 0;     ///< most link time that chunks of no power of two can add
     double stride_half = 1;     ///< streams per 512 bytes of chunk at which half of it is reached
 };
@@ -80,7 +70,7 @@ struct Profile {
     std::string node;
     GigaHertz clock;  ///< typical SM clock of the recording
     std::vector<StorePath> paths;
-    Groups groups;
+    Topology topology;
     Network network;
     Visibility visibility;
     std::vector<BurstGap> simple;  ///< three-parameter model per path, at `simple_producers` SMs

@@ -82,24 +82,19 @@ std::vector<Case> thin_out(const std::vector<Case>& cases) {
 
 Observed simulate(const Profile& profile, const Case& c) {
     const StorePath& path = profile.paths[c.path];
-    const FluidModel model = fluid_model(profile.network, profile.groups, path, c.load);
+    const FluidModel model = fluid_model(profile.network, profile.topology, path, c.load);
     std::vector<FluidBurst> bursts(
         static_cast<std::size_t>(c.bursts),
         fluid_burst(profile.network, path, c.load, c.bytes, c.gap, false));
     bursts.front() = fluid_burst(profile.network, path, c.load, c.bytes, c.gap, true);
     const FluidResult result = run_fluid(model, bursts);
 
-    const auto burst_times = [&](std::size_t j, int at, Observed& out) {
-        const std::span<const float> times(&result.issue[j * result.classes], result.classes);
-        out[at] = issue_median(profile.network, path, c.load, c.bytes, bursts[j], model, times);
-        out[at + 1] = *std::max_element(times.begin(), times.end());
-    };
     Observed out{};
-    burst_times(0, kFirst, out);
-    burst_times(bursts.size() - 1, kLast, out);
+    out[kFirst] = result.median.front(), out[kFirstSlowest] = result.slowest.front();
+    out[kLast] = result.median.back(), out[kLastSlowest] = result.slowest.back();
     const double finish = path.finish.value();
-    out[kTotal] = quantile(model, std::span<const double>(result.finished), 0.5) + finish;
-    out[kTotalSlowest] = *std::max_element(result.finished.begin(), result.finished.end()) + finish;
+    out[kTotal] = result.finished_median + finish;
+    out[kTotalSlowest] = result.finished + finish;
     return out;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <random>
 
 #include "model/calibrate.hpp"
@@ -118,7 +119,7 @@ void fit_visibility(const Measurements& measurements, const std::vector<Case>& c
         if (at == profile.paths.end() || !(row.echo_ns.value() > 0)) continue;
         const GigaHertz clock = row.echo / row.echo_ns;
         const Load load{row.producers, row.warps, clock, GapFrom::kProducer};
-        const FluidModel model = fluid_model(profile.network, profile.groups, *at, load);
+        const FluidModel model = fluid_model(profile.network, profile.topology, *at, load);
         const FluidBurst burst =
             fluid_burst(profile.network, *at, load, row.bytes_per_producer, Cycles{}, false);
         const FluidResult result = run_fluid(model, std::span(&burst, 1));
@@ -147,6 +148,51 @@ void fit_visibility(const Measurements& measurements, const std::vector<Case>& c
     add("echo", "from the drain to the peer's answer", echo, profile.visibility.echo);
 }
 
+// Rows that tell one placement from another: bursts beyond the rooms, of a part of the SMs.
+std::vector<Case> partial_grids(const std::vector<Case>& cases, int sms) {
+    std::vector<Case> out;
+    for (const Case& c : cases) {
+        if (c.load.producers > 2 && c.load.producers < sms && c.mode != BurstMode::kPeriodic &&
+            c.bytes.value() >= 40e3 && c.bytes.value() <= 300e3) {
+            out.push_back(c);
+        }
+    }
+    return out;
+}
+
+// Where a partial grid lands is not recorded; what its SMs do to one another is. Of the orders in
+// which CTAs may be placed the one that explains it best is taken.
+void find_order(const std::vector<Case>& cases, Profile& profile) {
+    constexpr unsigned kDraws = 300;
+    const std::vector<Case> rows = partial_grids(cases, profile.topology.sms);
+    if (profile.topology.clusters.empty() || rows.empty()) return;
+    std::vector<int> best;
+    double least = std::numeric_limits<double>::infinity();
+    const auto attempt = [&](std::vector<int> order) {
+        profile.topology.order = std::move(order);
+        double cost = 0;
+        for (const Case& c : rows) {
+            const Observed predicted = simulate(profile, c);
+            for (int i = 0; i < kTotal; ++i) {
+                if (c.weight[i] <= 0) continue;
+                cost += std::min(0.5, std::abs(std::log(predicted[i] / c.observed[i])));
+            }
+            if (cost >= least) return;
+        }
+        least = cost, best = profile.topology.order;
+    };
+    attempt(even_order(profile.topology));
+    if(getenv("VERB")) std::fprintf(stderr,"even %.4f ",least/rows.size());
+    attempt(most_free_order(profile.topology));
+    if(getenv("VERB")) std::fprintf(stderr,"free %.4f ",least/rows.size());
+    for (unsigned seed = 1; seed <= kDraws; ++seed) {
+        double was=least; attempt(scattered_order(profile.topology, seed));
+        if(getenv("VERB")&&least<was) std::fprintf(stderr,"%d %.4f ",seed,least/rows.size());
+    }
+    if(getenv("VERB")) std::fprintf(stderr,"\n");
+    profile.topology.order = best;
+}
+
 struct Setup {
     std::vector<Case> cases;
     std::vector<Parameter> free;
@@ -170,7 +216,7 @@ Setup set_up(const Measurements& measurements) {
     int sms = measurements.provenance.gpus.empty() ? 0 : measurements.provenance.gpus.front().sms;
     for (const Case& c : setup.cases) sms = std::max(sms, c.load.producers);
     std::string no_groups;
-    profile.groups = find_groups(measurements.per_sm, sms, no_groups);
+    profile.topology = find_topology(measurements, sms, no_groups);
     profile.rows = static_cast<int>(setup.cases.size());
     if (!no_groups.empty()) profile.notes.push_back("groups: " + no_groups);
     fit_overheads(setup.cases, profile);
@@ -224,6 +270,7 @@ void cross_validate(const Setup& setup, const std::vector<Calibration>& calibrat
         }
         if (kept.empty() || held.empty()) continue;
         Profile trained = setup.start;
+        find_order(kept, trained);
         solve(trained, setup.free, thin_out(kept));
         const auto errors = errors_on(trained, held);
         ours.insert(ours.end(), errors.begin(), errors.end());
@@ -247,7 +294,8 @@ Profile fit(const Measurements& measurements, const FitOptions& options) {
     const Setup setup = set_up(measurements);
     Profile profile = setup.start;
     const std::vector<Case> fitted = thin_out(setup.cases);
-    const Solution solution = solve(profile, setup.free, fitted);
+    find_order(setup.cases, profile);
+    Solution solution = solve(profile, setup.free, fitted);
     estimate_all(setup.free, solution, fitted.size(), options, profile);
     profile.parameters.insert(profile.parameters.end(), setup.unidentified.begin(),
                               setup.unidentified.end());

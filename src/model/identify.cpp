@@ -29,15 +29,15 @@ std::string missing_rows(const Parameter& parameter, const Measurements& measure
     if (measurements.provenance.loopback && is_network(parameter)) {
         return "loopback: the stores never crossed a link";
     }
-    if (name == "light_when_few" && !no_groups.empty()) return no_groups;
-    if (name == "group_room" || name == "light_when_few") {
+    if (name == "group_room") {
+        if (!no_groups.empty()) return no_groups;
         if (producers.size() < 2) return "only one SM count was recorded";
     }
     if (is_network(parameter) && name != "egress" && !several) {
         return "only one SM stored: the link was never shared";
     }
     const bool cold = name.ends_with(".cold");
-    if ((name == "spread" || cold) && !second) return "no rows with a second burst";
+    if (cold && !second) return "no rows with a second burst";
     if ((name == "stride_cost" || name == "stride_half") && !odd_chunk) {
         return "every chunk of a warp was a power of two";
     }
@@ -51,9 +51,7 @@ std::string missing_rows(const Parameter& parameter, const Measurements& measure
 void neutralise(const std::string& name, Profile& profile) {
     Network& n = profile.network;
     if (name == "group_room") n.group_room = Bytes{1e12};
-    if (name == "light_when_few") n.light_when_few = profile.groups.light_share;
     if (name == "turn") n.turn = Bytes{0};
-    if (name == "spread") n.spread = 0;
     if (name == "stride_cost") n.stride_cost = 0;
     for (StorePath& path : profile.paths) {
         if (name == path.name + ".cold") path.cold = Cycles{0};
