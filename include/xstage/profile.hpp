@@ -44,6 +44,7 @@ struct Network {
     double disfavour = 0;       ///< and below it
     Bytes turn;                 ///< fair-share bytes for which a turn lasts
     double lasting = 0;         ///< exponent of the turn that stays for the rest of the burst
+    double spread = 0;          ///< part of a stall by which SMs alike come apart
     double stride_cost = 0;     ///< most link time that chunks of no power of two can add
     double stride_half = 1;     ///< streams per 512 bytes of chunk at which half of it is reached
 };

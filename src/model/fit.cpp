@@ -163,7 +163,7 @@ std::vector<Case> partial_grids(const std::vector<Case>& cases, int sms) {
 // Where a partial grid lands is not recorded; what its SMs do to one another is. Of the orders in
 // which CTAs may be placed the one that explains it best is taken.
 void find_order(const std::vector<Case>& cases, Profile& profile) {
-    constexpr unsigned kDraws = 300;
+    constexpr unsigned kDraws = 150;
     const std::vector<Case> rows = partial_grids(cases, profile.topology.sms);
     if (profile.topology.clusters.empty() || rows.empty()) return;
     std::vector<int> best;

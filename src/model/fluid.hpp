@@ -43,6 +43,7 @@ struct FluidModel {
     std::vector<int> next_turn{0};       ///< the turn of the next burst
     double turn_bytes = 0;
     double lasting = 0;      ///< exponent of the turn's factor once it is over
+    double spread = 0;       ///< part of a stall by which a class's producers come apart
     double drain = 1;        ///< bytes per cycle of the link, all producers together
     double egress = 1;       ///< bytes per cycle out of one producer
     double round_bytes = 0;  ///< that a producer's other issuers store between two of one's own

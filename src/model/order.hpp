@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <deque>
 #include <span>
@@ -10,25 +9,23 @@
 
 namespace xstage::model {
 
-/// How long the classes took for one burst, cycles.
-struct IssueTimes {
-    std::array<double, kMostClasses> slowest;  ///< last issuer of a producer
-    std::array<double, kMostClasses> lag;      ///< of the last issuer behind the first
-    std::array<double, kMostClasses> free;     ///< of an issuer that met no backpressure
-    std::array<double, kMostClasses> at_once;  ///< part of the bytes accepted with none
-    std::array<double, kMostClasses> in_turn;  ///< 0: issuers began together, 1: one by one
-    std::size_t missing;                       ///< classes that have not ended it
+/// How long a class took for one burst, cycles.
+struct IssueTime {
+    double slowest = 0;  ///< last issuer of a producer
+    double lag = 0;      ///< of the last issuer behind the first
+    double free = 0;     ///< of an issuer that met no backpressure
+    double at_once = 0;  ///< part of the bytes accepted with none
+    double in_turn = 0;  ///< 0: issuers began together, 1: one by one
 };
 
-/// Orders the issuers of all classes by issue time. Bursts are open from the first class that ends
-/// them to the last, which is why their times wait here.
+/// Orders the issuers of all classes by issue time. A burst is open from the first class that ends
+/// it to the last, which is why its times wait here.
 class IssueOrder {
   public:
     explicit IssueOrder(const FluidModel& model);
 
-    IssueTimes& times(std::size_t burst);
-    /// One more class has ended `burst`; with the last one the burst's result is written.
-    void done(std::size_t burst, FluidResult& result);
+    /// A class has ended `burst`; with the last one the burst's result is written.
+    void ended(std::size_t burst, std::size_t k, const IssueTime& time, FluidResult& result);
     /// Median over producers of one value per class.
     double median(std::span<const double> values);
 
@@ -36,12 +33,15 @@ class IssueOrder {
     struct Segment {
         double low, high, part;
     };
-    void add_segments(const IssueTimes& times);
+    double median(const float* times);
+    void add_group(std::size_t group, const float* times);
     double quantile(double fraction);
 
-    std::vector<double> part_;             // of all producers, by class
+    std::size_t classes_;
+    std::vector<double> part_;              // of all producers, by class
     std::vector<std::size_t> first_, end_;  // classes of each group
-    std::deque<IssueTimes> open_;
+    std::deque<std::size_t> missing_;       // classes that have not ended it, by open burst
+    std::deque<float> open_;                // five numbers for each class of each open burst
     std::size_t first_open_ = 0;
     std::vector<Segment> segments_;
 };

@@ -51,6 +51,8 @@ std::vector<Parameter> all_parameters(const Profile& profile) {
            kUnbounded, &Network::turn);
     shared("lasting", "1", "part of the preference that outlasts a turn", 0.0005, 0.5,
            &Network::lasting);
+    shared("spread", "1", "part of a stall by which SMs alike come apart", 0.001, 2,
+           &Network::spread);
     shared("stride_cost", "1", "most link time added by chunks of no power of two", 0.001, 2,
            &Network::stride_cost);
     shared("stride_half", "1", "streams per 512 B of chunk at which half of it is reached", 0,
@@ -110,6 +112,7 @@ Network default_network() {
     network.disfavour = 0.7;
     network.turn = Bytes{15000};
     network.lasting = 0.02;
+    network.spread = 0.1;
     network.stride_cost = 0.35;
     network.stride_half = 60;
     return network;

@@ -74,6 +74,7 @@ FluidModel fluid_model(const Network& network, const Topology& topology, const S
     const bool turns = network.turn.value() > 0 && load.producers > 1;
     model.turn_bytes = turns ? network.turn.value() : 0;
     model.lasting = network.lasting;
+    model.spread = network.spread;
     model.clusters.clear(), model.groups.clear(), model.turns.clear(), model.next_turn.clear();
     // Clusters that look alike behave alike, and so do the groups of one.
     std::map<std::map<int, int>, int> kinds;
