@@ -66,16 +66,21 @@ std::vector<Case> make_cases(const Measurements& measurements, GigaHertz typical
 }
 
 std::vector<Case> thin_out(const std::vector<Case>& cases) {
-    constexpr int kEvery = 3;
+    constexpr int kEvery = 3;     // of the long sequences
+    constexpr int kPartial = 2;   // of the rows of a part of the SMs, which have most classes
+    constexpr double kLong = 6e5;  // bytes from which a burst says again what half of it said
+    int most = 0;
+    for (const Case& c : cases) most = std::max(most, c.load.producers);
     std::vector<Case> out;
-    int seen = 0;
+    std::array<int, 2> seen{};
     for (const Case& c : cases) {
+        const bool sequence = c.mode == BurstMode::kPeriodic;
+        const bool partial = c.load.producers > 1 && c.load.producers < most;
+        if (!sequence && c.load.warps != 8 && c.bytes.value() > kLong) continue;
+        const int every = sequence ? kEvery : partial ? kPartial : 1;
+        if (every > 1 && seen[sequence]++ % every != 0) continue;
         out.push_back(c);
-        if (c.mode != BurstMode::kPeriodic) continue;
-        if (seen++ % kEvery != 0)
-            out.pop_back();
-        else
-            for (double& w : out.back().weight) w *= std::sqrt(double{kEvery});
+        for (double& w : out.back().weight) w *= std::sqrt(static_cast<double>(every));
     }
     return out;
 }

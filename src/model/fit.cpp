@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <random>
 
 #include "model/calibrate.hpp"
@@ -148,14 +149,21 @@ void fit_visibility(const Measurements& measurements, const std::vector<Case>& c
     add("echo", "from the drain to the peer's answer", echo, profile.visibility.echo);
 }
 
-// Rows that tell one placement from another: bursts beyond the rooms, of a part of the SMs.
+// Rows that tell one placement from another: bursts beyond the rooms, of a part of the SMs; some of
+// each SM count are enough.
 std::vector<Case> partial_grids(const std::vector<Case>& cases, int sms) {
-    std::vector<Case> out;
+    constexpr std::size_t kEach = 14;
+    std::map<int, std::vector<Case>> rows;
     for (const Case& c : cases) {
         if (c.load.producers > 2 && c.load.producers < sms && c.mode != BurstMode::kPeriodic &&
             c.bytes.value() >= 40e3 && c.bytes.value() <= 300e3) {
-            out.push_back(c);
+            rows[c.load.producers].push_back(c);
         }
+    }
+    std::vector<Case> out;
+    for (const auto& [producers, same] : rows) {
+        const std::size_t every = (same.size() + kEach - 1) / kEach;
+        for (std::size_t i = 0; i < same.size(); i += every) out.push_back(same[i]);
     }
     return out;
 }
@@ -182,14 +190,10 @@ void find_order(const std::vector<Case>& cases, Profile& profile) {
         least = cost, best = profile.topology.order;
     };
     attempt(even_order(profile.topology));
-    if(getenv("VERB")) std::fprintf(stderr,"even %.4f ",least/rows.size());
     attempt(most_free_order(profile.topology));
-    if(getenv("VERB")) std::fprintf(stderr,"free %.4f ",least/rows.size());
     for (unsigned seed = 1; seed <= kDraws; ++seed) {
-        double was=least; attempt(scattered_order(profile.topology, seed));
-        if(getenv("VERB")&&least<was) std::fprintf(stderr,"%d %.4f ",seed,least/rows.size());
+        attempt(scattered_order(profile.topology, seed));
     }
-    if(getenv("VERB")) std::fprintf(stderr,"\n");
     profile.topology.order = best;
 }
 

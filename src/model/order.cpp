@@ -7,7 +7,7 @@
 namespace xstage::model {
 namespace {
 
-enum Field { kSlowest, kLag, kFree, kAtOnce, kInTurn, kFields };
+enum Field { kSlowest, kLag, kFree, kAtOnce, kInTurn, kSlow, kFields };
 
 }  // namespace
 
@@ -37,7 +37,7 @@ void IssueOrder::ended(std::size_t burst, std::size_t k, const IssueTime& time,
     }
     const std::size_t at = (burst - first_open_) * stride;
     const std::array<double, kFields> fields{time.slowest, time.lag, time.free, time.at_once,
-                                             time.in_turn};
+                                             time.in_turn, time.slow};
     for (std::size_t f = 0; f < kFields; ++f) {
         open_[at + f * classes_ + k] = static_cast<float>(fields[f]);
     }
@@ -85,7 +85,8 @@ void IssueOrder::add_group(std::size_t group, const float* times) {
             // Of issuers that begin one by one the first find room; the others wait as ever.
             const double free = times[kFree * classes_ + k];
             const double together = 1 - times[kInTurn * classes_ + k];
-            segments_.push_back({free + (low - free) * together, free + (high - free) * together,
+            const double last = free + times[kSlow * classes_ + k];
+            segments_.push_back({free + (low - free) * together, last + (high - last) * together,
                                  part_[k] * at_once});
         }
         if (at_once < 1) segments_.push_back({low, high, part_[k] * (1 - at_once)});

@@ -15,6 +15,7 @@ struct IssueTime {
     double lag = 0;      ///< of the last issuer behind the first
     double free = 0;     ///< of an issuer that met no backpressure
     double at_once = 0;  ///< part of the bytes accepted with none
+    double slow = 0;     ///< more than `free` of the last one that found room
     double in_turn = 0;  ///< 0: issuers began together, 1: one by one
 };
 
@@ -41,7 +42,7 @@ class IssueOrder {
     std::vector<double> part_;              // of all producers, by class
     std::vector<std::size_t> first_, end_;  // classes of each group
     std::deque<std::size_t> missing_;       // classes that have not ended it, by open burst
-    std::deque<float> open_;                // five numbers for each class of each open burst
+    std::deque<float> open_;                // six numbers for each class of each open burst
     std::size_t first_open_ = 0;
     std::vector<Segment> segments_;
 };
