@@ -66,8 +66,8 @@ std::vector<Case> make_cases(const Measurements& measurements, GigaHertz typical
 }
 
 std::vector<Case> thin_out(const std::vector<Case>& cases) {
-    constexpr int kEvery = 3;     // of the long sequences
-    constexpr int kPartial = 2;   // of the rows of a part of the SMs, which have most classes
+    constexpr int kEvery = 3;      // of the long sequences
+    constexpr int kPartial = 2;    // of the rows of a part of the SMs, which have most classes
     constexpr double kLong = 6e5;  // bytes from which a burst says again what half of it said
     int most = 0;
     for (const Case& c : cases) most = std::max(most, c.load.producers);

@@ -216,6 +216,11 @@ Setup set_up(const Measurements& measurements) {
                     "bursts: no remote row with fresh addresses and nothing beside to fit");
     }
     for (const std::string& name : names) profile.paths.push_back(default_path(name));
+    for (const Case& c : setup.cases) {
+        if (c.bursts > 1 && c.load.gap_from == GapFrom::kWarp) {
+            profile.paths[c.path].warps_apart = true;
+        }
+    }
     profile.network = default_network();
     int sms = measurements.provenance.gpus.empty() ? 0 : measurements.provenance.gpus.front().sms;
     for (const Case& c : setup.cases) sms = std::max(sms, c.load.producers);

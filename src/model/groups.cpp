@@ -135,8 +135,7 @@ Topology find_topology(const Measurements& measurements, int sms, std::string& r
     // units of one SM's bytes: total rate n / t_slow, favoured rate 1 / t_fast.
     const auto n = static_cast<double>(times.size()), fast = static_cast<double>(cut);
     const double rate_fast = 1 / mean(times, 0, cut);
-    const double rate_slow =
-        (n / mean(times, cut, times.size()) - fast * rate_fast) / (n - fast);
+    const double rate_slow = (n / mean(times, cut, times.size()) - fast * rate_fast) / (n - fast);
     if (!(rate_slow > 0) || rate_fast <= rate_slow) {
         reason = "the favoured SMs' times contradict one shared link";
         return topology;
@@ -157,8 +156,8 @@ Topology find_topology(const Measurements& measurements, int sms, std::string& r
         reason = "no whole groups have the ratio " + std::to_string(ratio);
         return topology;
     }
-    topology.clusters = clusters_like(static_cast<int>(cut), small,
-                                      static_cast<int>(times.size() - cut), large);
+    topology.clusters =
+        clusters_like(static_cast<int>(cut), small, static_cast<int>(times.size() - cut), large);
     return topology;
 }
 

@@ -37,7 +37,7 @@ std::string missing_rows(const Parameter& parameter, const Measurements& measure
         return "only one SM stored: the link was never shared";
     }
     const bool cold = name.ends_with(".cold");
-    if (cold && !second) return "no rows with a second burst";
+    if ((name == "spread" || cold) && !second) return "no rows with a second burst";
     if ((name == "stride_cost" || name == "stride_half") && !odd_chunk) {
         return "every chunk of a warp was a power of two";
     }
@@ -52,6 +52,7 @@ void neutralise(const std::string& name, Profile& profile) {
     Network& n = profile.network;
     if (name == "group_room") n.group_room = Bytes{1e12};
     if (name == "turn") n.turn = Bytes{0};
+    if (name == "spread") n.spread = 0;
     if (name == "stride_cost") n.stride_cost = 0;
     for (StorePath& path : profile.paths) {
         if (name == path.name + ".cold") path.cold = Cycles{0};

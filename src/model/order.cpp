@@ -36,8 +36,8 @@ void IssueOrder::ended(std::size_t burst, std::size_t k, const IssueTime& time,
         open_.insert(open_.end(), stride, 0.0F);
     }
     const std::size_t at = (burst - first_open_) * stride;
-    const std::array<double, kFields> fields{time.slowest, time.lag, time.free, time.at_once,
-                                             time.in_turn, time.slow};
+    const std::array<double, kFields> fields{time.slowest, time.lag,     time.free,
+                                             time.at_once, time.in_turn, time.slow};
     for (std::size_t f = 0; f < kFields; ++f) {
         open_[at + f * classes_ + k] = static_cast<float>(fields[f]);
     }

@@ -47,8 +47,8 @@ void add_group(FluidModel& model, const Network& network, const StorePath& path,
     // Arbitration can favour an SM only over others of its group.
     const double rivals = 1 - 1.0 / sms;
     for (int i = 0; i < parts; ++i) {
-        model.classes.push_back({group, static_cast<double>(sms) / parts,
-                                 (path.room + shared).value(), 1, base + i});
+        model.classes.push_back(
+            {group, static_cast<double>(sms) / parts, (path.room + shared).value(), 1, base + i});
         const double q = kTurnQuantile[parts - 1][i] * rivals;
         model.turns.push_back(std::exp(q * (q > 0 ? network.favour : network.disfavour)));
         // Who was favoured is not favoured next: a cycle, so that none keeps its luck.

@@ -76,7 +76,8 @@ std::vector<int> scattered_order(const Topology& topology, unsigned seed) {
     std::vector<int> order;
     int group = 0;
     for (const Sizes& cluster : topology.clusters) {
-        for (const int sms : cluster) order.insert(order.end(), static_cast<std::size_t>(sms), group++);
+        for (const int sms : cluster)
+            order.insert(order.end(), static_cast<std::size_t>(sms), group++);
     }
     // Not std::shuffle: a seed has to mean the same order with every standard library.
     std::mt19937 random(seed);
@@ -90,7 +91,8 @@ std::vector<std::vector<int>> place(const Topology& topology, int producers) {
     std::vector<int> used;
     for (const int group : order) {
         if (producers-- <= 0) break;
-        if (static_cast<std::size_t>(group) >= used.size()) used.resize(static_cast<std::size_t>(group) + 1);
+        if (static_cast<std::size_t>(group) >= used.size())
+            used.resize(static_cast<std::size_t>(group) + 1);
         ++used[static_cast<std::size_t>(group)];
     }
     std::vector<Sizes> out;

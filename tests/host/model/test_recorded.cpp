@@ -83,11 +83,10 @@ TEST_F(Recorded, VisibleTimesMeetTheirBar) {
 
 // 24 of 132 SMs end early: six groups of four beside eighteen of six.
 TEST_F(Recorded, GroupsComeFromTheIssueTimesBySm) {
-    const Groups& g = profile().groups;
-    EXPECT_EQ(g.sms, 132);
-    EXPECT_NEAR(g.light_share, 6.0 / 24, 1e-9);
-    EXPECT_NEAR(g.mean_size, 132.0 / 24, 1e-9);
-    EXPECT_NEAR(g.light_size * g.mean_size, 4, 1e-9);
+    std::vector<std::vector<int>> clusters{{6, 6, 6}, {6, 6, 6}};
+    clusters.resize(8, {6, 6, 4});
+    EXPECT_EQ(profile().topology.sms, 132);
+    EXPECT_EQ(profile().topology.clusters, clusters);
 }
 
 // Both directions at once cost nothing: the rows with the peer storing back come out of the same
