@@ -106,7 +106,7 @@ std::vector<std::vector<int>> clusters_like(int fast, int small, int slow, int l
 }  // namespace
 
 Topology find_topology(const Measurements& measurements, int sms, std::string& reason) {
-    Topology topology{sms, {}};
+    Topology topology{sms, {}, {}};
     const Times times = all_storing(measurements.per_sm);
     if (times.empty()) {
         reason = "no issue times by SM id were recorded";

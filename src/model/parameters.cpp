@@ -107,7 +107,7 @@ Network default_network() {
     network.drain = BytesPerNanosecond{370};
     network.egress = BytesPerCycle{25.6};
     network.producer_room = Bytes{18000};
-    network.group_room = Bytes{36000};
+    network.group_room = Bytes{44000};
     network.favour = 0.5;
     network.disfavour = 0.7;
     network.turn = Bytes{15000};

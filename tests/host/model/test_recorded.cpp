@@ -44,19 +44,21 @@ TEST_F(Recorded, IsolatedBurstsMeetTheirBars) {
     }
 }
 
-// The bars for second bursts are 5% and 15% too; these are what the model reaches (docs/model.md
-// says where it fails and why), so that nothing gets worse unnoticed.
+// The bars for second bursts are 5% and 15% too. The median SM's median meets them; the others are
+// what the model reaches (docs/model.md says where it fails), so that nothing gets worse unnoticed.
 TEST_F(Recorded, SecondBurstsStayWhereTheyAre) {
+    EXPECT_LE(line("second", "median").median, 0.05);
+    EXPECT_LE(line("second", "median").p90, 0.26);
     EXPECT_LE(line("second", "slowest").median, 0.08);
-    EXPECT_LE(line("second", "slowest").p90, 0.30);
-    EXPECT_LE(line("second", "median").median, 0.10);
-    EXPECT_LE(line("second", "median").p90, 0.60);
+    EXPECT_LE(line("second", "slowest").p90, 0.18);
 }
 
 TEST_F(Recorded, SequencesMeetTheirBars) {
     for (const char* statistic : {"median", "slowest"}) {
-        EXPECT_LE(line("period", statistic).median, 0.10) << statistic;
-        EXPECT_LE(line("mean issue", statistic).median, 0.12) << statistic;
+        EXPECT_LE(line("period", statistic).median, 0.05) << statistic;
+        EXPECT_LE(line("period", statistic).p90, 0.10) << statistic;
+        EXPECT_LE(line("mean issue", statistic).median, 0.05) << statistic;
+        EXPECT_LE(line("mean issue", statistic).p90, 0.13) << statistic;
     }
 }
 
@@ -87,6 +89,45 @@ TEST_F(Recorded, GroupsComeFromTheIssueTimesBySm) {
     clusters.resize(8, {6, 6, 4});
     EXPECT_EQ(profile().topology.sms, 132);
     EXPECT_EQ(profile().topology.clusters, clusters);
+}
+
+// The recovery gap lies between the longest recorded gap after which the second burst still took
+// more than 5% over its plateau and the next longer one. One bracket off is allowed for three of
+// the bursts: between SMs that come apart the recorded times themselves go up and down by 5%.
+TEST_F(Recorded, RecoveryGapsFallInTheirBrackets) {
+    struct Sweep {
+        std::map<double, double> second;  // by gap
+        double clock = 0;
+    };
+    std::map<std::pair<int, double>, Sweep> sweeps;
+    for (const BurstRow& row : rows().bursts) {
+        if (row.mode != BurstMode::kGap2 || row.path != "st16") continue;
+        Sweep& sweep = sweeps[{row.producers, row.bytes_per_producer.value()}];
+        sweep.second[row.gap.value()] = row.issue.back().cycles.max.value();
+        sweep.clock = row.clock.value_or(profile().clock).value();
+    }
+    int inside = 0, all = 0;
+    for (const auto& [key, sweep] : sweeps) {
+        const double plateau = std::prev(sweep.second.end(), 2)->second;
+        double low = -1, high = -1;
+        for (const auto& [gap, time] : sweep.second) {
+            if (time > 1.05 * plateau) low = gap, high = -1;
+            if (time <= 1.05 * plateau && high < 0) high = gap;
+        }
+        if (low < 0 || high < 0) continue;
+        Scenario s;
+        s.producers = key.first;
+        s.clock = GigaHertz{sweep.clock};
+        s.bursts = {{Bytes{key.second}, {}}};
+        const double gap = recovery_gap(profile(), s, Bytes{key.second}).value() * sweep.clock;
+        ++all, inside += gap >= low && gap <= high;
+        RecordProperty("recovery_" + std::to_string(all),
+                       std::to_string(key.first) + " SMs " + std::to_string(key.second) +
+                           " B: " + std::to_string(gap) + " in " + std::to_string(low) + ".." +
+                           std::to_string(high));
+    }
+    EXPECT_GE(all, 10);
+    EXPECT_GE(inside, all - 3) << inside << " of " << all;
 }
 
 // Both directions at once cost nothing: the rows with the peer storing back come out of the same
