@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 
@@ -91,9 +92,9 @@ TEST_F(Recorded, GroupsComeFromTheIssueTimesBySm) {
     EXPECT_EQ(profile().topology.clusters, clusters);
 }
 
-// The recovery gap lies between the longest recorded gap after which the second burst still took
-// more than 5% over its plateau and the next longer one. One bracket off is allowed for three of
-// the bursts: between SMs that come apart the recorded times themselves go up and down by 5%.
+// The recovery gap lies between the first recorded gap after which the second burst took no more
+// than 5% over its plateau (the median of the four longest gaps) and the one before. docs/model.md
+// names the bursts that miss.
 TEST_F(Recorded, RecoveryGapsFallInTheirBrackets) {
     struct Sweep {
         std::map<double, double> second;  // by gap
@@ -108,11 +109,15 @@ TEST_F(Recorded, RecoveryGapsFallInTheirBrackets) {
     }
     int inside = 0, all = 0;
     for (const auto& [key, sweep] : sweeps) {
-        const double plateau = std::prev(sweep.second.end(), 2)->second;
+        std::vector<double> longest;
+        for (auto it = sweep.second.rbegin(); longest.size() < 4; ++it) {
+            longest.push_back(it->second);
+        }
+        std::nth_element(longest.begin(), longest.begin() + 2, longest.end());
         double low = -1, high = -1;
         for (const auto& [gap, time] : sweep.second) {
-            if (time > 1.05 * plateau) low = gap, high = -1;
-            if (time <= 1.05 * plateau && high < 0) high = gap;
+            if (high < 0 && time <= 1.05 * longest[2]) high = gap;
+            if (high < 0) low = gap;
         }
         if (low < 0 || high < 0) continue;
         Scenario s;
@@ -127,7 +132,7 @@ TEST_F(Recorded, RecoveryGapsFallInTheirBrackets) {
                            std::to_string(high));
     }
     EXPECT_GE(all, 10);
-    EXPECT_GE(inside, all - 3) << inside << " of " << all;
+    EXPECT_GE(inside, all - 2) << inside << " of " << all;
 }
 
 // Both directions at once cost nothing: the rows with the peer storing back come out of the same
