@@ -40,6 +40,9 @@ typedef struct xstage_attention_call {
     const int32_t* kv_lengths; /* NULL: all keys */
     int64_t kv_lengths_stride;
     void* stream; /* cudaStream_t */
+    /* Not NULL when `out` is packed scratch (kernel_returns_packed): a kernel that has allocated its
+     * own result says here where it stands, and leaves `out` alone. */
+    xstage_view* own_out;
 } xstage_attention_call;
 
 /* Enqueues attention on call->stream and returns 0. Anything else fails the call. */

@@ -65,9 +65,12 @@ ulysses::AttentionKernel kernel_of(xstage_attention_kernel kernel, void* user) {
         call.kv_lengths = c.kv_lengths;
         call.kv_lengths_stride = c.kv_lengths_stride;
         call.stream = c.stream;
+        xstage_view own = call.out;
+        if (c.own_out != nullptr) call.own_out = &own;
         if (const int code = kernel(user, &call); code != 0)
             throw Error(ErrorKind::kEnvironment,
                         "the attention kernel returned " + std::to_string(code));
+        if (c.own_out != nullptr) *c.own_out = view_of(own);
     };
 }
 
