@@ -12,7 +12,7 @@ import torch.multiprocessing as mp
 
 def _rank(rank, world, body, path, errors):
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=world)
+    dist.init_process_group("cpu:gloo,cuda:gloo", init_method=f"file://{path}", rank=rank, world_size=world)
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
