@@ -82,6 +82,8 @@ class Group:
         self.backend: str = _abi.BACKENDS[_abi.lib.xstage_fabric_backend(self._handle)]
         self.local_ranks: list[int] = list(range(world)) if self.backend == "local" else [rank]
         self.devices: list[int] = list(devices or [])
+        self._order = list(dict.fromkeys(self.devices or [0]))
+        self._streams = (c_void_p * len(self._order))()
         self.fallback_reason: str = _abi.lib.xstage_fabric_fallback_reason(self._handle).decode()
         if asked == "auto" and backend == "host" and not self.fallback_reason:
             self.fallback_reason = "no CUDA driver (libcuda.so.1) can be loaded here"
@@ -134,12 +136,14 @@ class Group:
 
     def streams(self):
         """The current CUDA stream of each device of this process's ranks, for a C call."""
-        torch = sys.modules.get("torch")
-        if self.backend == "host" or torch is None:
+        if self.backend == "host":
             return None, 0
-        order = list(dict.fromkeys(self.devices or [0]))
-        raw = [torch._C._cuda_getCurrentRawStream(d) for d in order]
-        return (c_void_p * len(raw))(*raw), len(raw)
+        torch = sys.modules.get("torch")
+        if torch is None:
+            return None, 0
+        for i, device in enumerate(self._order):
+            self._streams[i] = torch._C._cuda_getCurrentRawStream(device)
+        return self._streams, len(self._order)
 
     def device_of(self, local: int) -> tuple[int, int]:
         """DLPack's (type, id) of a local rank's memory."""

@@ -111,6 +111,10 @@ class Ulysses:
         self._sharded = (_abi.ShardedInput * n)()
         self._gathered = (_abi.GatheredInput * n)()
         self._results = (_abi.UlyssesResult * n)()
+        # Views into the arrays, made once: each attribute of a ctypes structure is a new object.
+        self._slots = [(c, c.q.image, c.k.image, c.v.image, c.q.text, c.k.text, c.v.text, c.to.out) for c in self._sharded]
+        self._found = [(r.out, r.text_out, r.lse) for r in self._results]
+        self._inputs = {id(a): (ctypes.cast(a, c_void_p), n) for a in (self._sharded, self._gathered)}
         self._seen: dict = {}
         self._lent: dict = {}
         self._last: list = []
@@ -205,7 +209,7 @@ class Ulysses:
         for i in range(len(qs)):
             rank = self.group.local_ranks[i]
             c = self._gathered[i]
-            if not self._known(("g", i), (qs[i], ks[i], vs[i], outs[i], lengths[i])):
+            if not self._known(i, (qs[i], ks[i], vs[i], outs[i], lengths[i])):
                 heads_q, heads_kv = self.local_heads(rank)
                 rows_q = sum(self.rows) + self.text
                 rows_kv = sum(self.rows_kv or self.rows) + self.text_kv
@@ -230,9 +234,8 @@ class Ulysses:
         return self._finish(_abi.lib.xstage_ulysses_attend, handle, self._sharded, lists[0], outs)
 
     def _fill_sharded(self, i, q, k, v, joint_q, joint_k, joint_v, kv_lengths, scale, out):
-        c = self._sharded[i]
-        tensors = (q, k, v, out, kv_lengths, joint_q, joint_k, joint_v)
-        if not self._known(("s", i), tensors):
+        c = self._slots[i][0]
+        if not self._known(i, (q, k, v, out, kv_lengths, joint_q, joint_k, joint_v)):
             rank = self.group.local_ranks[i]
             rows_kv = (self.rows_kv or self.rows)[rank]
             self._view(c.q.image, q, self.rows[rank], self.heads, "q")
@@ -249,15 +252,16 @@ class Ulysses:
                 if text is not None:
                     self._view(to, text, rows, heads, name)
             self._rest(c, i, kv_lengths, out)
-        c.q.image.data, c.k.image.data, c.v.image.data = _address(q), _address(k), _address(v)
+        _, q_view, k_view, v_view, q_text, k_text, v_text, to = self._slots[i]
+        q_view.data, k_view.data, v_view.data = _address(q), _address(k), _address(v)
         if joint_q is not None:
-            c.q.text.data = _address(joint_q)
+            q_text.data = _address(joint_q)
         if joint_k is not None:
-            c.k.text.data, c.v.text.data = _address(joint_k), _address(joint_v)
+            k_text.data, v_text.data = _address(joint_k), _address(joint_v)
         if kv_lengths is not None:
             c.kv_lengths = _address(kv_lengths)
         if out is not None:
-            c.to.out.data = _address(out)
+            to.data = _address(out)
         c.scale = scale or 0.0
 
     def _known(self, place, tensors) -> bool:
@@ -319,7 +323,8 @@ class Ulysses:
         framework = _arrays.framework_of(like[0])
         self._plug.framework = framework if framework != "dlpack" else "numpy"
         streams, count = self.group.streams()
-        status = function(handle, inputs, len(inputs), streams, count, self._results)
+        pointer, n = self._inputs[id(inputs)]
+        status = function(handle, pointer, n, streams, count, self._results)
         if status:
             self._plug.raise_error()
             raise _abi.error_of(status)
@@ -331,11 +336,12 @@ class Ulysses:
         return found
 
     def _lend(self, i: int, framework: str, out):
-        result = self._results[i]
         # Lent memory turns with the buffers: as many entries as there are of those.
-        key = (i, framework, None if out is not None else result.out.data, result.text_out.data, result.lse.data)
+        lent, text, sums = self._found[i]
+        key = (i, framework, None if out is not None else lent.data, text.data, sums.data)
         views = self._lent.get(key)
         if views is None:
+            result = self._results[i]
             views = self._lent[key] = self._make_views(i, framework, result, out is None)
         if framework == "torch":
             # A new alias each time: what a user does to its metadata stays there.
@@ -406,14 +412,17 @@ class Ulysses:
 
 
 def _address(x) -> int:
-    if hasattr(x, "data_ptr"):
+    try:
         return x.data_ptr()
-    return _arrays.describe(x).data
+    except AttributeError:
+        return _arrays.describe(x).data
 
 
 def _layout(x) -> tuple:
-    if hasattr(x, "data_ptr"):
+    try:
         return x.shape, x.stride(), x.dtype, x.device, x.requires_grad
+    except AttributeError:
+        pass
     return tuple(x.shape), getattr(x, "strides", None), str(getattr(x, "dtype", "")), type(x)
 
 
