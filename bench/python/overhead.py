@@ -30,7 +30,7 @@ def spread(values):
     return {"median": statistics.median(values), "p10": pick(0.1), "p90": pick(0.9), "n": len(values)}
 
 
-def host_times(calls, blocks=40, inner=20):
+def host_times(calls, blocks=40, inner=10):
     """Microseconds per call of each candidate, one value per call."""
     import torch
 
