@@ -138,11 +138,35 @@ def ltx2(anything):
     )  # fmt: skip
 
 
+def minimax_h3(anything):
+    model = diffusers.MiniMaxH3Transformer3DModel(
+        num_attention_heads=4, attention_head_dim=16, hidden_size=24, num_layers=2, num_refiner_layers=2, ffn_dim=32,
+        in_channels=4, audio_in_channels=6, patch_size=(1, 2, 2), text_dim=8, freq_dim=8, time_embed_hidden_dim=24,
+        time_embed_dim=16, rope_freq_dim=2,
+    )  # fmt: skip
+    text, audio, video = 4, 4, 9 if anything else 8
+    order = torch.randperm(text + audio + video, generator=_g(9))
+    places = [p.sort().values for p in order.split([text, audio, video])]
+    tags = torch.empty(len(order), dtype=torch.long)
+    for place, tag in zip(places, (1, 2, 0)):
+        tags[place] = tag
+    return model, dict(
+        hidden_states=torch.randn(1, video, 16, generator=_g()),
+        audio_hidden_states=torch.randn(1, audio, 6, generator=_g(1)),
+        encoder_hidden_states=torch.randn(1, text, 8, generator=_g(2)),
+        timestep=torch.tensor([0.3, 0.7]),
+        timestep_indices=torch.randint(0, 2, (len(order),), generator=_g(3)),
+        token_tags=tags,
+        position_ids=torch.randint(0, 6, (len(order), 3), generator=_g(4)),
+        video_indices=places[2], audio_indices=places[1], text_indices=places[0],
+    )  # fmt: skip
+
+
 MODELS = {
     f.__name__: f
-    for f in (wan, flux, flux2, qwen_image, qwen_image_masked, hunyuan_video, hunyuan_video_15, ltx2)
+    for f in (wan, flux, flux2, qwen_image, qwen_image_masked, hunyuan_video, hunyuan_video_15, ltx2, minimax_h3)
 }
-UNEVEN = ("wan", "flux", "flux2", "qwen_image", "hunyuan_video", "hunyuan_video_15")
+UNEVEN = ("wan", "flux", "flux2", "qwen_image", "hunyuan_video", "hunyuan_video_15", "minimax_h3")
 
 
 def outputs(found):
@@ -150,7 +174,7 @@ def outputs(found):
     return [x for x in found if isinstance(x, torch.Tensor)]
 
 
-def check_model(name, anything, world):
+def check_model(name, anything, world, fused=False):
     from diffusers import ContextParallelConfig
     from xstage import group
     from xstage.adapters import diffusers as adapter
@@ -166,7 +190,10 @@ def check_model(name, anything, world):
     with torch.no_grad():
         attention_dispatch_reset()
         expected = outputs(model(**copy.deepcopy(inputs), return_dict=False))
-        adapter.enable(model, ContextParallelConfig(ulysses_degree=world, ulysses_anything=anything))
+        config = ContextParallelConfig(ulysses_degree=world, ulysses_anything=anything)
+        adapter.enable(model, config, fused=fused)
+        if fused:
+            assert any("Fused" in type(getattr(m, "processor", None)).__name__ for m in model.modules())
         for _ in range(2):
             found = outputs(model(**copy.deepcopy(inputs), return_dict=False))
             for a, b in zip(found, expected, strict=True):
@@ -187,13 +214,16 @@ def attention_dispatch_reset():
 def models_body(rank, world):
     failures = []
     only = os.environ.get("XSTAGE_TEST_MODELS", ",".join(MODELS)).split(",")
-    for name, anything in [(n, False) for n in MODELS] + [(n, True) for n in UNEVEN]:
+    cases = [(n, False, False) for n in MODELS] + [(n, True, False) for n in UNEVEN]
+    cases += [("wan", True, True), ("flux", True, True)]
+    for name, anything, fused in cases:
         if name not in only:
             continue
         try:
-            check_model(name, anything, world)
+            check_model(name, anything, world, fused)
         except Exception:
-            failures.append(f"{name}, {'uneven' if anything else 'even'}: {traceback.format_exc(limit=-8)}")
+            case = f"{name}, {'uneven' if anything else 'even'}, {'fused' if fused else 'plain'}"
+            failures.append(f"{case}: {traceback.format_exc(limit=-8)}")
     assert not failures, "\n".join(failures)
 
 

@@ -128,6 +128,48 @@ def test_attend_and_scatter_takes_what_a_framework_has_gathered(ranks):
     numpy.testing.assert_allclose(numpy.concatenate(ranks(2, body), 1), expected, **TOLERANCE)
 
 
+def rotated(x, cos, sin, even_odd):
+    """Pairs (2i, 2i+1) of [B, S, H, D], written out; cos and sin are [S, D]."""
+    c, s = (cos[:, 0::2], sin[:, 1::2]) if even_odd else (cos[:, 0::2], sin[:, 0::2])
+    c, s = c[None, :, None], s[None, :, None]
+    out = numpy.empty_like(x)
+    out[..., 0::2] = x[..., 0::2] * c - x[..., 1::2] * s
+    out[..., 1::2] = x[..., 0::2] * s + x[..., 1::2] * c
+    return out
+
+
+@pytest.mark.parametrize("kind, table", [("head", "dimension"), ("full", "even_odd")])
+def test_norms_and_rotations_on_the_way(ranks, kind, table):
+    rows, eps = [7, 5], 1e-5
+    q, k, v = whole(8, rows)
+    angles = numpy.repeat(normal(80, 12, 4), 2, axis=1)
+    cos, sin = numpy.cos(angles), numpy.sin(angles)
+    weights = [1 + 0.1 * normal(81 + i, 8 if kind == "head" else 32) for i in range(2)]
+
+    def prepared(x, w):
+        over = x if kind == "head" else x.reshape(1, 12, 1, 32)
+        x = (over / numpy.sqrt((over**2).mean(-1, keepdims=True) + eps) * w).reshape(x.shape)
+        return rotated(x, cos, sin, table == "even_odd")
+
+    expected, _ = reference.attention(prepared(q, weights[0]), prepared(k, weights[1]), v)
+    plain, _ = reference.attention(q, k, v)
+    parts = [split(x, rows) for x in (q, k, v)]
+
+    def body(group):
+        mine = [p[group.rank].copy() for p in parts]
+        first = [0, 7][group.rank]
+        tables = [t[first : first + rows[group.rank]].copy() for t in (cos, sin)]
+        rotary = xstage.Rotary(*tables, table=table)
+        given = {n: (xstage.Norm(w, eps, kind=kind), rotary) for n, w in zip("qk", weights)}
+        found = xstage.ulysses_attention(*mine, group=group, seq_lens=rows, transforms=given).copy()
+        # The next call has none, and must not keep these.
+        return found, xstage.ulysses_attention(*mine, group=group, seq_lens=rows).copy()
+
+    found = ranks(2, body)
+    numpy.testing.assert_allclose(numpy.concatenate([f[0] for f in found], 1), expected, **TOLERANCE)
+    numpy.testing.assert_allclose(numpy.concatenate([f[1] for f in found], 1), plain, **TOLERANCE)
+
+
 def by_hand(q, k, v, scale):
     return reference.attention(q, k, v, scale)[0].astype(q.dtype)
 

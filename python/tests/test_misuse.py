@@ -179,6 +179,24 @@ def test_a_kernel_that_returns_the_wrong_shape(ranks):
             assert "kernel returned (1, 3, 2, 8), expected (1, 12, 2, 8)" in str(error)
 
 
+def test_tables_and_weights_that_do_not_fit(ranks):
+    q, k, v = qkv(1, 6, 4, 8)
+    short = normal(1, 5, 8)
+
+    def table(group):
+        given = {"q": (None, xstage.Rotary(short, short))}
+        xstage.ulysses_attention(q, k, v, group=group, transforms=given)
+
+    for error in attempt(ranks, table):
+        assert "5 rows for 6" in str(error) and "this rank's part" in str(error)
+
+    def weight(group):
+        xstage.ulysses_attention(q, k, v, group=group, transforms={"k": (xstage.Norm(normal(2, 16)), None)})
+
+    for error in attempt(ranks, weight):
+        assert "16 values, expected 8" in str(error)
+
+
 def test_numpy_has_no_bfloat16(ranks):
     def body(group):
         xstage.stitch(group, rows=4, row_shape=(8,), dtype="bfloat16", like="numpy").receive(0)

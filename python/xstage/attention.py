@@ -149,7 +149,7 @@ def _flash_attention_3() -> Callable:
     try:
         from flash_attn_interface import _flash_attn_forward
     except ImportError as error:
-        raise Unsupported(f"attention='fa3' needs FlashAttention-3 (the module flash_attn_interface): {error}") from None
+        raise Unsupported(f"attention='fa3' needs FlashAttention-3 (module flash_attn_interface): {error}") from None
 
     def fa3(q, k, v, out, scale, lse=None):
         found = _flash_attn_forward(q, k, v, out=out, softmax_scale=scale, causal=False)

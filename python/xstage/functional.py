@@ -32,6 +32,7 @@ def ulysses_attention(
     out=None,
     return_lse: bool = False,
     attention: str | Callable | None = None,
+    transforms: dict | None = None,
 ):
     """Attention over the whole sequence of which each rank holds some rows. Collective, forward only.
 
@@ -42,7 +43,8 @@ def ulysses_attention(
     joint_q, joint_k, joint_v: text rows that all ranks hold alike, [B, T, H, D]; joint_strategy: "front" or
         "rear", where they stand among the keys ("rear" with kv_lengths).
     seq_lens: S_local of every rank; needed when they differ. kv_seq_lens: the same for k and v (default: seq_lens).
-    out: memory for the result, at the price of one copy. attention: see xstage.Ulysses.
+    out: memory for the result, at the price of one copy. attention: see xstage.Ulysses. transforms: norms and
+        rotations of q and k on the way, see xstage.Ulysses.attend; not under torch.compile.
 
     Returns out [B, S_local, H, D]; with text (out, joint_out); with return_lse also the fp32 LSE
     [B, H, S_local] (and [B, H, T]). The result is lent until the next call with the same shapes;
@@ -54,6 +56,8 @@ def ulysses_attention(
     if "torch" in sys.modules and sys.modules["torch"].compiler.is_compiling():
         from xstage import library
 
+        if transforms is not None:
+            raise BadInput("transforms are for eager code and CUDA graphs; compiled code normalises and rotates itself")
         return library.traced(
             q, k, v, joint_q, joint_k, joint_v, kv_lengths, out, group=group, scale=scale,
             joint_strategy=joint_strategy, seq_lens=seq_lens, kv_seq_lens=kv_seq_lens, return_lse=return_lse,
@@ -61,6 +65,8 @@ def ulysses_attention(
         )  # fmt: skip
     g = _group.resolve(group)
     if g.backend == "host" and _arrays.is_torch(q) and q.is_cuda:
+        if transforms is not None:
+            raise BadInput(f"transforms need the group's memory on the GPU, and it is on the host: {g.fallback_reason}")
         return _by_the_host(
             g, q, k, v, joint_q, joint_k, joint_v, kv_lengths, out, scale=scale, joint_strategy=joint_strategy,
             seq_lens=seq_lens, kv_seq_lens=kv_seq_lens, return_lse=return_lse, attention=attention,
@@ -70,8 +76,9 @@ def ulysses_attention(
         attention,
     )  # fmt: skip
     return context.attend(
-        q, k, v, joint_q=joint_q, joint_k=joint_k, joint_v=joint_v, kv_lengths=kv_lengths, scale=scale, out=out
-    )
+        q, k, v, joint_q=joint_q, joint_k=joint_k, joint_v=joint_v, kv_lengths=kv_lengths, scale=scale, out=out,
+        transforms=transforms,
+    )  # fmt: skip
 
 
 def attend_and_scatter(

@@ -112,13 +112,15 @@ class Ulysses:
         self._gathered = (_abi.GatheredInput * n)()
         self._results = (_abi.UlyssesResult * n)()
         # Views into the arrays, made once: each attribute of a ctypes structure is a new object.
-        self._slots = [(c, c.q.image, c.k.image, c.v.image, c.q.text, c.k.text, c.v.text, c.to.out) for c in self._sharded]
+        self._slots = [
+            (c, c.q.image, c.k.image, c.v.image, c.q.text, c.k.text, c.v.text, c.to.out) for c in self._sharded
+        ]
         self._found = [(r.out, r.text_out, r.lse) for r in self._results]
         self._inputs = {id(a): (ctypes.cast(a, c_void_p), n) for a in (self._sharded, self._gathered)}
         self._seen: dict = {}
         self._lent: dict = {}
         self._last: list = []
-        self.called = False
+        self.called = self._transformed = False
         g._children.append(self)
 
     # ---- what it is ------------------------------------------------------------------------------
@@ -175,12 +177,15 @@ class Ulysses:
 
     # ---- calls -----------------------------------------------------------------------------------
 
-    def attend(self, q, k, v, *, joint_q=None, joint_k=None, joint_v=None, kv_lengths=None, scale=None, out=None):
+    def attend(self, q, k, v, *, joint_q=None, joint_k=None, joint_v=None, kv_lengths=None, scale=None, out=None,
+               transforms=None):  # fmt: skip
         """Attention of the whole sequence; q, k, v are this rank's rows of all heads, [B, S_local, H, D].
 
         joint_q, joint_k, joint_v: the text rows, [B, text, H, D], alike on all ranks.
         kv_lengths: int32 [B] in the tensors' memory, valid keys of each sample from the first one.
         scale: default 1/sqrt(D). out: memory of the caller, [B, S_local, H, D], at the price of one copy.
+        transforms: {"q": (Norm, Rotary), "k": ..., "joint_q": ..., "joint_k": ...}, applied on the way to the
+        owners of the heads; either of a pair may be None, and a missing entry is left alone.
 
         Returns out [B, S_local, H, D], or a tuple: out, then joint_out [B, text, H, D] when there is text,
         then with lse the fp32 [B, H, S_local] and, with text, [B, H, text]. On a group with several local
@@ -191,6 +196,8 @@ class Ulysses:
             many = len(self._sharded) > 1
             out = [self._out_for(i, x) for i, x in enumerate(q if many else [q])]
             out = out if many else out[0]
+        if transforms is not None or self._transformed:
+            self._transform(transforms)
         if len(self._sharded) > 1:
             return self._attend_lists(handle, q, k, v, joint_q, joint_k, joint_v, kv_lengths, scale, out)
         self._fill_sharded(0, q, k, v, joint_q, joint_k, joint_v, kv_lengths, scale, out)
@@ -224,6 +231,17 @@ class Ulysses:
             c.scale = scale or 0.0
         found = self._finish(_abi.lib.xstage_ulysses_attend_and_scatter, handle, self._gathered, qs, outs)
         return found if many else found[0]
+
+    def _transform(self, given) -> None:
+        from xstage import transforms
+
+        each = _as_list(given, len(self._sharded), len(self._sharded) > 1)
+        for i, one in enumerate(each):
+            rank = self.group.local_ranks[i]
+            rows = dict(q=self.rows[rank], k=(self.rows_kv or self.rows)[rank], joint_q=self.text, joint_k=self.text_kv)
+            c = self._sharded[i]
+            transforms.apply(one or {}, {"q": c.q, "k": c.k}, self, rows)
+        self._transformed = any(one for one in each)
 
     def _attend_lists(self, handle, q, k, v, joint_q, joint_k, joint_v, kv_lengths, scale, out):
         n = len(self._sharded)
@@ -280,7 +298,8 @@ class Ulysses:
         if kv_lengths is not None:
             found = _arrays.describe(kv_lengths, "kv_lengths")
             if found.dtype != "int32" or found.shape != (self.batch,) or found.strides not in ((1,), ()):
-                raise BadInput(f"kv_lengths must be int32 [{self.batch}], contiguous; it is {found.dtype} {found.shape}")
+                what = f"{found.dtype} {list(found.shape)}"
+                raise BadInput(f"kv_lengths must be int32 [{self.batch}], contiguous; it is {what}")
             self._same_memory(found, "kv_lengths")
             c.kv_lengths = found.data
         ctypes.memset(ctypes.byref(c.to), 0, ctypes.sizeof(c.to))

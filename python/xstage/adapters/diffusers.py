@@ -58,8 +58,12 @@ def register(attention=None) -> str:
     return NAME
 
 
-def enable(model, config, attention=None) -> None:
-    """model.enable_parallelism(config) with xstage as the backend; brings the plans that diffusers lacks."""
+def enable(model, config, attention=None, *, fused: bool = False) -> None:
+    """model.enable_parallelism(config) with xstage as the backend; brings the plans that diffusers lacks.
+
+    fused: norm and rotation run in the first all-to-all where a processor allows it (diffusers_fused); the norm's
+    sum is then taken in another order than torch's, which can move a value by its last bit.
+    """
     register(attention)
     model.set_attention_backend(NAME)
     kind = type(model).__name__
@@ -76,6 +80,10 @@ def enable(model, config, attention=None) -> None:
         context_parallel._all_gather_anything = _gather_uneven
     if kind in PLANS:
         _joint_processors(model)
+    if fused:
+        from xstage.adapters import diffusers_fused
+
+        diffusers_fused.install(model)
 
 
 @contextlib.contextmanager
