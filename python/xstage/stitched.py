@@ -6,10 +6,9 @@ import ctypes
 from ctypes import c_int64, c_size_t, c_void_p
 from typing import Sequence
 
-from xstage import _abi, _arrays
+from xstage import _abi, _arrays, _checks
 from xstage import group as _group
 from xstage._errors import BadInput, Closed
-from xstage.ulysses import _per_rank
 
 
 class Stitched:
@@ -23,7 +22,7 @@ class Stitched:
         self.group = g = _group.resolve(group)
         if layout not in ("batched", "padded", "pages"):
             raise BadInput(f"layout {layout!r}: choose batched, padded or pages")
-        self.rows = _per_rank(rows, g.world, "rows")
+        self.rows = _checks.per_rank(rows, g.world, "rows")
         self.row_shape, self.layout, self.buffers = tuple(row_shape), layout, buffers
         self.dtype = str(getattr(dtype, "__name__", dtype)).removeprefix("torch.")
         if self.dtype not in _abi.DTYPES:

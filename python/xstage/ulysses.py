@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 import weakref
 from ctypes import c_int32, c_int64, c_void_p
 from typing import Callable, Sequence
 
-from xstage import _abi, _arrays
+from xstage import _abi, _arrays, _checks
 from xstage import group as _group
 from xstage._errors import BadInput, Closed, XstageError
 from xstage.attention import plug_for
@@ -65,10 +64,10 @@ class Ulysses:
                 "a group of one rank has nothing to exchange: call the attention kernel itself, or pass a group of "
                 "several ranks (xstage.Group.local(world) makes virtual ones)"
             )
-        _refuse_capture("this shape has not been set up")
-        self.rows, self.rows_kv = _per_rank(rows, g.world, "rows"), None
+        _checks.refuse_capture("this shape has not been set up")
+        self.rows, self.rows_kv = _checks.per_rank(rows, g.world, "rows"), None
         if rows_kv is not None:
-            self.rows_kv = _per_rank(rows_kv, g.world, "rows_kv")
+            self.rows_kv = _checks.per_rank(rows_kv, g.world, "rows_kv")
         self.heads, self.kv_heads = heads, kv_heads or heads
         self.head_dim, self.batch = head_dim, batch
         self.text, self.text_kv = text, text if text_kv is None else text_kv
@@ -212,7 +211,7 @@ class Ulysses:
         if self._copies and out is None:
             out = [self._out_for(i, x) for i, x in enumerate(q if many else [q])]
             out = out if many else out[0]
-        qs, ks, vs, outs, lengths = (_as_list(x, len(self._gathered), many) for x in (q, k, v, out, kv_lengths))
+        qs, ks, vs, outs, lengths = (_checks.as_list(x, len(self._gathered), many) for x in (q, k, v, out, kv_lengths))
         for i in range(len(qs)):
             rank = self.group.local_ranks[i]
             c = self._gathered[i]
@@ -220,14 +219,14 @@ class Ulysses:
                 heads_q, heads_kv = self.local_heads(rank)
                 rows_q = sum(self.rows) + self.text
                 rows_kv = sum(self.rows_kv or self.rows) + self.text_kv
-                self._view(c.q, qs[i], rows_q, len(heads_q), "q")
-                self._view(c.k, ks[i], rows_kv, len(heads_kv), "k")
-                self._view(c.v, vs[i], rows_kv, len(heads_kv), "v")
+                _checks.fill(self, c.q, qs[i], rows_q, len(heads_q), "q")
+                _checks.fill(self, c.k, ks[i], rows_kv, len(heads_kv), "k")
+                _checks.fill(self, c.v, vs[i], rows_kv, len(heads_kv), "v")
                 self._rest(c, i, lengths[i], outs[i])
-            c.q.data, c.k.data, c.v.data = _address(qs[i]), _address(ks[i]), _address(vs[i])
-            c.kv_lengths = None if lengths[i] is None else _address(lengths[i])
+            c.q.data, c.k.data, c.v.data = _checks.address(qs[i]), _checks.address(ks[i]), _checks.address(vs[i])
+            c.kv_lengths = None if lengths[i] is None else _checks.address(lengths[i])
             if outs[i] is not None:
-                c.to.out.data = _address(outs[i])
+                c.to.out.data = _checks.address(outs[i])
             c.scale = scale or 0.0
         found = self._finish(_abi.lib.xstage_ulysses_attend_and_scatter, handle, self._gathered, qs, outs)
         return found if many else found[0]
@@ -235,7 +234,7 @@ class Ulysses:
     def _transform(self, given) -> None:
         from xstage import transforms
 
-        each = _as_list(given, len(self._sharded), len(self._sharded) > 1)
+        each = _checks.as_list(given, len(self._sharded), len(self._sharded) > 1)
         for i, one in enumerate(each):
             rank = self.group.local_ranks[i]
             rows = dict(q=self.rows[rank], k=(self.rows_kv or self.rows)[rank], joint_q=self.text, joint_k=self.text_kv)
@@ -245,8 +244,8 @@ class Ulysses:
 
     def _attend_lists(self, handle, q, k, v, joint_q, joint_k, joint_v, kv_lengths, scale, out):
         n = len(self._sharded)
-        lists = [_as_list(x, n, True) for x in (q, k, v, joint_q, joint_k, joint_v, kv_lengths)]
-        outs = _as_list(out, n, True)
+        lists = [_checks.as_list(x, n, True) for x in (q, k, v, joint_q, joint_k, joint_v, kv_lengths)]
+        outs = _checks.as_list(out, n, True)
         for i in range(n):
             self._fill_sharded(i, *(x[i] for x in lists), scale, outs[i])
         return self._finish(_abi.lib.xstage_ulysses_attend, handle, self._sharded, lists[0], outs)
@@ -256,9 +255,9 @@ class Ulysses:
         if not self._known(i, (q, k, v, out, kv_lengths, joint_q, joint_k, joint_v)):
             rank = self.group.local_ranks[i]
             rows_kv = (self.rows_kv or self.rows)[rank]
-            self._view(c.q.image, q, self.rows[rank], self.heads, "q")
-            self._view(c.k.image, k, rows_kv, self.kv_heads, "k")
-            self._view(c.v.image, v, rows_kv, self.kv_heads, "v")
+            _checks.fill(self, c.q.image, q, self.rows[rank], self.heads, "q")
+            _checks.fill(self, c.k.image, k, rows_kv, self.kv_heads, "k")
+            _checks.fill(self, c.v.image, v, rows_kv, self.kv_heads, "v")
             for name, text, rows, heads, to in (
                 ("joint_q", joint_q, self.text, self.heads, c.q.text),
                 ("joint_k", joint_k, self.text_kv, self.kv_heads, c.k.text),
@@ -268,23 +267,23 @@ class Ulysses:
                     given = "is missing" if text is None else "was given"
                     raise BadInput(f"{name} {given}, and this object was built for {rows} text rows")
                 if text is not None:
-                    self._view(to, text, rows, heads, name)
+                    _checks.fill(self, to, text, rows, heads, name)
             self._rest(c, i, kv_lengths, out)
         _, q_view, k_view, v_view, q_text, k_text, v_text, to = self._slots[i]
-        q_view.data, k_view.data, v_view.data = _address(q), _address(k), _address(v)
+        q_view.data, k_view.data, v_view.data = _checks.address(q), _checks.address(k), _checks.address(v)
         if joint_q is not None:
-            q_text.data = _address(joint_q)
+            q_text.data = _checks.address(joint_q)
         if joint_k is not None:
-            k_text.data, v_text.data = _address(joint_k), _address(joint_v)
+            k_text.data, v_text.data = _checks.address(joint_k), _checks.address(joint_v)
         if kv_lengths is not None:
-            c.kv_lengths = _address(kv_lengths)
+            c.kv_lengths = _checks.address(kv_lengths)
         if out is not None:
-            to.data = _address(out)
+            to.data = _checks.address(out)
         c.scale = scale or 0.0
 
     def _known(self, place, tensors) -> bool:
         """Whether these layouts were checked before: then only addresses change."""
-        key = tuple([None if t is None else _layout(t) for t in tensors])
+        key = tuple([None if t is None else _checks.layout(t) for t in tensors])
         if self._seen.get(place) == key:
             return True
         self._seen.pop(place, None)
@@ -296,47 +295,16 @@ class Ulysses:
         if (kv_lengths is not None) != self.lengths:
             raise BadInput(f"this object was built with lengths={self.lengths}; kv_lengths must be given exactly then")
         if kv_lengths is not None:
-            found = _arrays.describe(kv_lengths, "kv_lengths")
-            if found.dtype != "int32" or found.shape != (self.batch,) or found.strides not in ((1,), ()):
-                what = f"{found.dtype} {list(found.shape)}"
-                raise BadInput(f"kv_lengths must be int32 [{self.batch}], contiguous; it is {what}")
-            self._same_memory(found, "kv_lengths")
-            c.kv_lengths = found.data
+            c.kv_lengths = _checks.lengths(self, kv_lengths)
         ctypes.memset(ctypes.byref(c.to), 0, ctypes.sizeof(c.to))
         if out is not None:
-            self._view(c.to.out, out, self.rows[self.group.local_ranks[i]], self.heads, "out")
+            _checks.fill(self, c.to.out, out, self.rows[self.group.local_ranks[i]], self.heads, "out")
         place, key = self._pending
         self._seen[place] = key
 
-    def _view(self, to: _abi.View, x, rows: int, heads: int, name: str) -> None:
-        found = _arrays.describe(x, name)
-        expected = (self.batch, rows, heads, self.head_dim)
-        if found.shape != expected:
-            hint = ""
-            if len(found.shape) == 4 and (found.shape[0], found.shape[2], found.shape[1], found.shape[3]) == expected:
-                hint = "; this looks like [B, H, S, D]: pass x.transpose(1, 2)"
-            raise BadInput(f"{name} is {list(found.shape)}, expected [B, S, H, D] = {list(expected)}{hint}")
-        if found.dtype != self.dtype:
-            raise BadInput(f"{name} is {found.dtype}, this attention is {self.dtype}: q, k, v and out share one dtype")
-        if found.strides[3] != 1 and self.head_dim > 1:
-            raise BadInput(f"{name}: the last dimension has stride {found.strides[3]}, must be 1: pass x.contiguous()")
-        if getattr(x, "requires_grad", False) and _arrays.is_torch(x) and sys.modules["torch"].is_grad_enabled():
-            raise BadInput(f"forward only: {name} requires grad; call under torch.no_grad(), or pass {name}.detach()")
-        self._same_memory(found, name)
-        to.data = found.data
-        to.batch_stride, to.row_stride, to.head_stride = found.strides[:3]
-
-    def _same_memory(self, found, name: str) -> None:
-        kind, _ = self.group.device_of(0)
-        if found.device[0] != kind:
-            where = {1: "the CPU", 2: "a GPU"}.get(found.device[0], "another device")
-            need = "the CPU" if kind == _arrays.CPU else "a GPU"
-            reason = f" ({self.fallback_reason})" if self.fallback_reason else ""
-            raise BadInput(f"{name} is on {where}, the group's memory on {need}{reason}: move it there")
-
     def _finish(self, function, handle, inputs, like, outs) -> list:
         if not self.called:
-            _refuse_capture("its first call plans")
+            _checks.refuse_capture("its first call plans")
         if self.poison:
             self._poison()
         framework = _arrays.framework_of(like[0])
@@ -428,41 +396,3 @@ class Ulysses:
     def __repr__(self) -> str:
         state = "closed" if not self._handle else f"rows {self.rows}, {self.heads} heads of {self.head_dim}"
         return f"<xstage.Ulysses {state}, {self.backend}>"
-
-
-def _address(x) -> int:
-    try:
-        return x.data_ptr()
-    except AttributeError:
-        return _arrays.describe(x).data
-
-
-def _layout(x) -> tuple:
-    try:
-        return x.shape, x.stride(), x.dtype, x.device, x.requires_grad
-    except AttributeError:
-        pass
-    return tuple(x.shape), getattr(x, "strides", None), str(getattr(x, "dtype", "")), type(x)
-
-
-def _as_list(x, n: int, many: bool) -> list:
-    if not many:
-        return [x]
-    if x is None:
-        return [None] * n
-    if not isinstance(x, (list, tuple)) or len(x) != n:
-        raise BadInput(f"this process holds {n} ranks: pass a list with one tensor for each")
-    return list(x)
-
-
-def _per_rank(rows, world: int, name: str) -> list[int]:
-    found = [rows] * world if isinstance(rows, int) else [int(r) for r in rows]
-    if len(found) != world:
-        raise BadInput(f"{name} has {len(found)} entries for {world} ranks")
-    return found
-
-
-def _refuse_capture(why: str) -> None:
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-        raise BadInput(f"called inside a CUDA graph capture, but {why}: make one eager call on all ranks first")
