@@ -21,7 +21,8 @@ import time
 
 def import_seconds(repeats=20):
     code = "import time; t = time.perf_counter(); import xstage; print(time.perf_counter() - t)"
-    return [float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout) for _ in range(repeats)]
+    once = lambda: subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: E731
+    return [float(once().stdout) for _ in range(repeats)]
 
 
 def spread(values):

@@ -121,6 +121,32 @@ def test_joint_text_lengths_and_sums(group):
         torch.testing.assert_close(f[1].float(), expected[:, sum(rows) :], rtol=1.6e-2, atol=8e-3)
 
 
+def test_norms_and_rotations_on_the_way(group):
+    """Wan's: a norm over the full width, pairs rotated in fp32; against the same in torch, before the exchange."""
+    rows, width = [96 + r for r in range(group.world)], 8 * 64
+    q, k, v = (random(i, 1, sum(rows), 8, 64) for i in range(3))
+    weights = [1 + 0.1 * random(90 + i, width) for i in range(2)]
+    angles = random(95, sum(rows), 32, dtype=torch.float32).repeat_interleave(2, 1)
+    cos, sin = angles.cos(), angles.sin()
+
+    def prepared(x, w):
+        x = torch.nn.functional.rms_norm(x.flatten(2), (width,), w, 1e-6).unflatten(2, (8, 64))
+        a, b = x.float().unflatten(-1, (-1, 2)).unbind(-1)
+        c, s = cos[None, :, None, 0::2], sin[None, :, None, 1::2]
+        return torch.stack([a * c - b * s, a * s + b * c], -1).flatten(-2).to(x.dtype)
+
+    parts = [shards(x, rows) for x in (q, k, v)]
+    context = xstage.Ulysses(group, rows=rows, heads=8, head_dim=64)
+    tables = [xstage.Rotary(c, s, table="even_odd") for c, s in zip(cos.split(rows), sin.split(rows))]
+    given = [{n: (xstage.Norm(w, 1e-6, kind="full"), t) for n, w in zip("qk", weights)} for t in tables]
+    fused = torch.cat([x.clone() for x in context.attend(*parts, transforms=given)], 1)
+    before = [shards(prepared(x, w), rows) for x, w in zip((q, k), weights)] + [parts[2]]
+    apart = torch.cat([x.clone() for x in context.attend(*before)], 1)
+    torch.testing.assert_close(fused.float(), apart.float(), rtol=1.6e-2, atol=8e-3)
+    assert not torch.equal(apart, torch.cat([x.clone() for x in context.attend(*parts)], 1))
+    context.close()
+
+
 def test_a_whole_block_in_one_graph(group):
     """Projections, attention, output projection without a copy, residual; captured, replayed on new input."""
     world, rows, width = group.world, [256] * group.world, 8 * 64

@@ -31,7 +31,10 @@ def test_importing_brings_neither_torch_nor_numpy_nor_the_library():
 
 
 def test_the_library_loads_without_cuda():
-    code = "from xstage import _abi; print(_abi.lib.xstage_version().decode()); print('libcuda' in open('/proc/self/maps').read())"
+    code = (
+        "from xstage import _abi; print(_abi.lib.xstage_version().decode());"
+        "print('libcuda' in open('/proc/self/maps').read())"
+    )
     found = python(code)
     assert found.stdout.split() == [xstage.__version__, "False"], found.stderr
 

@@ -129,6 +129,7 @@ class UlyssesOptions(_Sized):
         ("user", c_void_p),
         ("kernel_returns_packed", c_int32),
         ("tile_rows", c_int64),
+        ("builtin", c_int32),
     ]
 
 

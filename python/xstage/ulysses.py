@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import weakref
 from ctypes import c_int32, c_int64, c_void_p
 from typing import Callable, Sequence
 
@@ -23,7 +22,7 @@ class Ulysses:
     text, text_kv: rows that every rank holds alike (joint text), and whether they stand in front.
     dtype: "bfloat16", "float16", "float32" (host only, or a callable), or torch's or numpy's object.
     lse: results come with the row sums' logarithm. lengths: calls take kv_lengths.
-    attention: "cudnn", "xstage", "fa3", "fa4", a registered name, or a callable
+    attention: "cudnn", "fa3", "fa4", a registered name, or a callable
         f(q, k, v, *, out, scale) on [B, S, H, D] (docs/python.md); None: cuDNN, or the reference on the host.
     layout: of the stitched result: "auto", "batched", "padded", "pages", "split".
     out_pitch: elements between rows of the result, at least heads * head_dim (0: that).
@@ -93,6 +92,7 @@ class Ulysses:
             gathered_only=gathered_only,
             buffers=buffers,
             kernel=plug.c_kernel,
+            builtin=plug.built_in,
             kernel_returns_packed=plug.returns_packed,
         )
         if self.rows_kv is not None:

@@ -1,5 +1,5 @@
-// Memory of ours as a DLPack tensor. The exchange structure is DLPack's ABI of version 0, which every
-// framework reads; it is written out here because it is small and must not change.
+// Memory of ours as a DLPack tensor. The exchange structure is DLPack's ABI of version 0, which
+// every framework reads; it is written out here because it is small and must not change.
 #include <new>
 
 #include "fabric/c_error.hpp"
@@ -41,11 +41,16 @@ struct Owned {
 DLDataType type_of(std::int32_t dtype) {
     constexpr std::uint8_t kUnsigned = 1, kFloat = 2, kBfloat = 4;
     switch (dtype) {
-        case XSTAGE_U8: return {kUnsigned, 8, 1};
-        case XSTAGE_F16: return {kFloat, 16, 1};
-        case XSTAGE_BF16: return {kBfloat, 16, 1};
-        case XSTAGE_F32: return {kFloat, 32, 1};
-        case XSTAGE_F64: return {kFloat, 64, 1};
+        case XSTAGE_U8:
+            return {kUnsigned, 8, 1};
+        case XSTAGE_F16:
+            return {kFloat, 16, 1};
+        case XSTAGE_BF16:
+            return {kBfloat, 16, 1};
+        case XSTAGE_F32:
+            return {kFloat, 32, 1};
+        case XSTAGE_F64:
+            return {kFloat, 64, 1};
         default:
             throw xstage::Error(xstage::ErrorKind::kBadInput,
                                 "there is no dtype " + std::to_string(dtype));

@@ -4,6 +4,7 @@
 
 #include "fabric/c_error.hpp"
 #include "xstage/ulysses.hpp"
+#include "xstage/ulysses/cudnn.hpp"
 
 using namespace xstage;
 using namespace xstage::fabric;
@@ -74,6 +75,20 @@ ulysses::AttentionKernel kernel_of(xstage_attention_kernel kernel, void* user) {
     };
 }
 
+ulysses::Plug plug_of(const xstage_ulysses_options& o) {
+    if (o.kernel != nullptr) return {kernel_of(o.kernel, o.user)};
+    switch (o.builtin) {
+        case XSTAGE_BUILTIN_AUTO:
+            return {};
+        case XSTAGE_BUILTIN_CUDNN:
+            return ulysses::cudnn_plug();
+        case XSTAGE_BUILTIN_REFERENCE:
+            return {ulysses::reference_attention, "reference"};
+        default:
+            bad("there is no built-in attention kernel " + std::to_string(o.builtin));
+    }
+}
+
 xstage_ulysses_options sized(const xstage_ulysses_options* given) {
     if (given == nullptr) bad("options must not be NULL");
     if (given->struct_size < sizeof(std::size_t) || given->struct_size > sizeof *given)
@@ -107,7 +122,7 @@ ulysses::Options options_of(const xstage_ulysses_options& o) {
     options.plan.layout = enum_of(o.layout, ulysses::Layout::kSplit, "layout");
     options.attend = o.gathered_only == 0;
     if (o.buffers != 0) options.buffers = o.buffers;
-    if (o.kernel != nullptr) options.plug.run = kernel_of(o.kernel, o.user);
+    options.plug = plug_of(o);
     options.plug.stores_to_out = o.kernel_returns_packed == 0;
     if (o.tile_rows != 0) options.plug.tile_rows = o.tile_rows;
     return options;
