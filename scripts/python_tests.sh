@@ -10,4 +10,5 @@ if ! "$python" -c 'import numpy, pytest' 2>/dev/null; then
     echo "skipped: $python has no numpy or no pytest; ./dev test sets up build/venv, XSTAGE_PYTHON names another"
     exit 77
 fi
-exec "$python" -m pytest -q -rs -p no:cacheprovider python/tests "${@:3}"
+# What was skipped, and why, is kept for whoever runs many tests at once.
+"$python" -m pytest -q -rs -p no:cacheprovider python/tests "${@:3}" | tee "$(dirname "$1")/python_tests.log"
