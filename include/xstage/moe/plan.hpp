@@ -98,6 +98,6 @@ std::string name_of(const plan::MoeOrder& order);
 
 /// The order to take when nobody says: never slower than the best wave in what was measured
 /// (docs/moe.md).
-plan::MoeOrder choose_order(const Problem& problem, int processors);
+plan::MoeOrder choose_order(const Problem& problem);
 
 }  // namespace xstage::moe

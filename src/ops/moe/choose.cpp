@@ -2,7 +2,7 @@
 
 namespace xstage::moe {
 
-plan::MoeOrder choose_order(const Problem&, int) {
+plan::MoeOrder choose_order(const Problem&) {
     return {};
 }
 

@@ -22,6 +22,7 @@ fabric::FabricOptions options_for(int world) {
     fabric::FabricOptions o;
     o.backend = fabric::Backend::kLocal;
     o.world = world;
+    o.wait_timeout = std::chrono::seconds(4);
     o.devices.assign(static_cast<std::size_t>(world), 0);
     return o;
 }
