@@ -20,7 +20,7 @@ inline constexpr int kFeederRegisters = 56;
 inline constexpr int kMathRegisters = 224;
 
 inline constexpr int kDispatchWarps = 2;
-inline constexpr int kPullRows = 16;      ///< rows that a warp pulls at a time
+inline constexpr int kPullRows = 16;      ///< rows that a warp pulls at a time, at most
 inline constexpr int kPieceColumns = 64;  ///< of an output tile, staged at a time by each warp
 /// 128 bytes and one 16-byte piece, so that eight rows fall into different banks.
 inline constexpr int kStagedPitch = 144;

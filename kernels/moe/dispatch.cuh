@@ -102,12 +102,12 @@ struct Dispatch {
         }
     }
 
-    /// `first` rows of a block that begin there, up to kPullRows.
-    __device__ __forceinline__ void pull(std::int32_t block, std::int32_t first) const {
+    /// Rows [first, first + most) of a block, as far as it has them.
+    __device__ __forceinline__ void pull(std::int32_t block, std::int32_t first, int most) const {
         const KernelParams& p = me.p;
         const auto* row_begin = me.at<std::int32_t>(p.at.row_begin);
         const int expert = expert_of(row_begin, p.local_experts, block);
-        const std::int32_t rows = min(kPullRows, rows_of_block(me, expert, block) - first);
+        const std::int32_t rows = min(most, rows_of_block(me, expert, block) - first);
         if (rows <= 0) return;
         const std::int32_t slot = block % p.at.ring_blocks;
         if (block >= p.at.ring_blocks) {
@@ -140,13 +140,16 @@ struct Dispatch {
     }
 
     __device__ __forceinline__ void run(int warp) const {
-        constexpr int kUnits = kTileRows / kPullRows;
         const std::int32_t blocks = me.at<std::int32_t>(me.p.at.row_begin)[me.p.local_experts];
         const std::int32_t warps = me.p.blocks * kDispatchWarps;
+        // Few rows are spread over all warps, for the first tile waits for its last row; of many, a
+        // warp takes more at a time and looks fewer up.
+        const int rows = blocks * kTileRows < warps * kPullRows ? kPullRows / 4 : kPullRows;
+        const int units = kTileRows / rows;
         // Neighbouring CTAs take neighbouring units, so a block's rows come from many SMs at once.
 #pragma unroll 1
-        for (std::int32_t unit = warp * me.p.blocks + me.cta(); unit < blocks * kUnits; unit += warps)
-            pull(unit / kUnits, unit % kUnits * kPullRows);
+        for (std::int32_t unit = warp * me.p.blocks + me.cta(); unit < blocks * units; unit += warps)
+            pull(unit / units, unit % units * rows, rows);
     }
 };
 

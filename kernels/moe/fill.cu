@@ -37,7 +37,23 @@ __global__ void __launch_bounds__(kThreads)
         to[i] = low + (high - low) * uniform(static_cast<std::uint64_t>(i), seed);
 }
 
+__global__ void __launch_bounds__(kThreads)
+    compare(const std::uint16_t* a, const std::uint16_t* b, std::int64_t words,
+            unsigned long long* count) {
+    const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
+    unsigned long long mine = 0;
+    for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < words; i += step)
+        mine += a[i] != b[i] ? 1 : 0;
+    if (mine != 0) atomicAdd(count, mine);
+}
+
 }  // namespace
+
+cudaError_t count_differences(const std::uint16_t* a, const std::uint16_t* b, std::int64_t words,
+                              unsigned long long* count, cudaStream_t stream) {
+    compare<<<kBlocks, kThreads, 0, stream>>>(a, b, words, count);
+    return cudaGetLastError();
+}
 
 cudaError_t fill_random(void* to, std::int64_t count, Type type, float size, std::uint32_t seed,
                         cudaStream_t stream) {

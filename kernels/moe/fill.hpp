@@ -15,4 +15,8 @@ cudaError_t fill_random(void* to, std::int64_t count, Type type, float size, std
 cudaError_t fill_floats(float* to, std::int64_t count, float low, float high, std::uint32_t seed,
                         cudaStream_t stream);
 
+/// Adds the number of 16-bit words that differ to *count.
+cudaError_t count_differences(const std::uint16_t* a, const std::uint16_t* b, std::int64_t words,
+                              unsigned long long* count, cudaStream_t stream);
+
 }  // namespace xstage::moe::kernels

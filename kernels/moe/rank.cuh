@@ -49,6 +49,17 @@ __device__ __forceinline__ void find_place(const KernelParams& p, RankPlace& pla
     place.memory = p.workspace[p.rank[place.local].rank];
 }
 
+/// A wait within the rank ran out: the host's next look finds the group broken, and this rank late.
+__device__ __forceinline__ void break_group(const Rank& me) {
+    const KernelParams& p = me.p;
+    fabric::Failure failure;
+    failure.kind = fabric::FailureKind::kTimeout;
+    failure.ranks = static_cast<std::uint16_t>(1U << me.args().rank);
+    me.control().broken = 1;
+    device::st_relaxed_sys_u64(&p.group.state[me.place.local].broken, failure.encode());
+    device::st_release_sys_u64(&p.group.report[me.place.local].failure, failure.encode());
+}
+
 /// Until *counter is `value`; acquires. By one thread. All CTAs are resident, so only a fault of the
 /// kernel makes this run out; the call is then marked as broken and goes on to its end. (A trap
 /// would join the code of all roles, and cost the math threads their registers.)
@@ -61,7 +72,7 @@ __device__ __forceinline__ void await_count(const Rank& me, const std::uint32_t*
         if (start == 0) start = device::global_ns();
         // A barrier with peers may take the group's limit; those behind it are given twice that.
         if (device::global_ns() - start < 2 * me.p.group.timeout_ns && !me.broken()) continue;
-        me.control().broken = 1;
+        break_group(me);
         return;
     }
 }

@@ -132,7 +132,8 @@ class Layer {
         : problem_(with_tokens(experts.problem, tokens)),
           routes_(routes_of(problem_, tokens, routing, options.seed)),
           stream_(stream),
-          y_(std::int64_t{tokens} * problem_.hidden * 2) {
+          y_(std::int64_t{tokens} * problem_.hidden * 2),
+          first_(std::int64_t{tokens} * problem_.hidden * 2) {
         const Weights weights = experts.weights();
         Options o;
         o.store = options.store;
@@ -182,11 +183,25 @@ class Layer {
         check(cudaEventElapsedTime(&ms, begin_, end_), "cudaEventElapsedTime");
         return ms * 1e3;
     }
-    std::vector<std::uint16_t> result() const {
-        std::vector<std::uint16_t> y(static_cast<std::size_t>(input_.tokens) *
-                                     static_cast<std::size_t>(problem_.hidden));
-        check(cudaMemcpy(y.data(), y_.get(), y.size() * 2, cudaMemcpyDeviceToHost), "copying y");
-        return y;
+    /// Keeps the first result it is asked about and counts what differs from it in later ones.
+    void compare() {
+        const std::int64_t words = std::int64_t{input_.tokens} * problem_.hidden;
+        if (!kept_) {
+            check(cudaMemcpyAsync(first_.get(), y_.get(), static_cast<std::size_t>(words) * 2,
+                                  cudaMemcpyDeviceToDevice, stream_),
+                  "keeping y");
+            check(cudaMemsetAsync(count_.get(), 0, 8, stream_), "cudaMemset");
+            kept_ = true;
+        }
+        check(kernels::count_differences(y_.get<std::uint16_t>(), first_.get<std::uint16_t>(),
+                                         words, count_.get<unsigned long long>(), stream_),
+              "comparing results");
+    }
+    std::int64_t differing() const {
+        unsigned long long count = 0;
+        check(cudaStreamSynchronize(stream_), "comparing results");
+        check(cudaMemcpy(&count, count_.get(), sizeof count, cudaMemcpyDeviceToHost), "cudaMemcpy");
+        return static_cast<std::int64_t>(count);
     }
 
   private:
@@ -198,7 +213,8 @@ class Layer {
     Problem problem_;
     std::vector<std::int32_t> routes_;
     cudaStream_t stream_;
-    Memory y_;
+    Memory y_, first_, count_{8};
+    bool kept_ = false;
     std::unique_ptr<MegaMoe> moe_;
     Input input_;
     cudaEvent_t begin_ = nullptr, end_ = nullptr;
@@ -214,8 +230,6 @@ Json measure(Layer& layer, const BenchOptions& o, const Memory& flush, std::int6
     std::vector<std::size_t> turn(o.orders.size());
     std::iota(turn.begin(), turn.end(), std::size_t{0});
     std::mt19937 random(o.seed);
-    std::vector<std::uint16_t> first;
-    std::int64_t differing = 0;
     for (int round = 0; round <= o.repetitions; ++round) {
         std::shuffle(turn.begin(), turn.end(), random);
         for (const std::size_t i : turn) {
@@ -224,10 +238,7 @@ Json measure(Layer& layer, const BenchOptions& o, const Memory& flush, std::int6
                   "flushing L2");
             const double us = layer.microseconds();
             if (round > 0) times[i].push_back(us);  // round 0 warms up
-            if (round > 0) continue;
-            const std::vector<std::uint16_t> y = layer.result();
-            if (first.empty()) first = y;
-            for (std::size_t j = 0; j < y.size(); ++j) differing += y[j] != first[j] ? 1 : 0;
+            if (round == 0) layer.compare();
         }
     }
     const Problem& p = layer.problem();
@@ -255,11 +266,22 @@ Json measure(Layer& layer, const BenchOptions& o, const Memory& flush, std::int6
                 {"experts_hit", load.experts_hit},
                 {"most_rows_of_an_expert", load.most},
                 {"workspace_bytes", layer.memory_bytes()},
-                {"elements_differing_between_orders", differing},
+                {"elements_differing_between_orders", layer.differing()},
                 {"orders", orders}};
     if (std::isfinite(best_wave) && std::isfinite(best_other))
         row["best_wave_over_best_interleaved"] = best_wave / best_other;
     return row;
+}
+
+/// Progress, for whoever waits.
+void say(const Json& row) {
+    std::string line = fmt::format("{} {} E={} T={} {}:", row["shape"].get<std::string>(),
+                                   row["type"].get<std::string>(),
+                                   row["local_experts"].get<int>(), row["tokens"].get<int>(),
+                                   row["routing"].get<std::string>());
+    for (const auto& [name, order] : row["orders"].items())
+        line += fmt::format(" {} {:.0f}", name, order["us"].get<double>());
+    fmt::print(stderr, "{} us\n", line);
 }
 
 std::string now() {
@@ -320,7 +342,9 @@ std::string run_bench(const BenchOptions& o) {
                                     {"tokens", tokens},
                                     {"routing", routing == Routing::kHot ? "hot" : "balanced"}};
                         row.update(measure(layer, o, flush, flush_bytes, stream));
+                        group.check();
                         rows.push_back(row);
+                        say(row);
                     }
             }
     check(cudaStreamDestroy(stream), "cudaStreamDestroy");

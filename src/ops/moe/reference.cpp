@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <future>
 #include <limits>
 
 namespace xstage::moe {
@@ -48,6 +49,7 @@ std::uint8_t to_e4m3(float value) {
 }
 
 float scale_of(float most) {
+    if (most == 0) return std::ldexp(1.0F, -126);
     int exponent = 0;
     const float fraction = std::frexp(most, &exponent);  // in [0.5, 1)
     // 448 = 0.875 * 2^9
@@ -62,40 +64,120 @@ float element(const Problem& p, const void* data, std::int64_t index) {
                                 : from_bf16(static_cast<const std::uint16_t*>(data)[index]);
 }
 
+/// What a Hopper tensor core does to a sum of products: in steps of 32 bytes of depth, the products
+/// and the sum so far are cut to a number of bits below the largest exponent among them, added, and
+/// the total is cut again. The numbers of bits were found by experiment (bench/notes/moe.md).
+struct TensorCore {
+    int depth;  ///< products of one step
+    int bits;   ///< kept below the largest exponent
+    int total;  ///< fraction bits of the total
+
+    explicit TensorCore(Type type)
+        : depth(type == Type::kFp8 ? 32 : 16),
+          bits(type == Type::kFp8 ? 13 : 25),
+          total(type == Type::kFp8 ? 13 : 23) {}
+};
+
+/// A row of numbers and their exponents, that of zero being very small.
+struct Vector {
+    std::vector<float> values;
+    std::vector<std::int16_t> exponents;
+
+    Vector(std::vector<float> v, Type type) : values(std::move(v)) {
+        const int least = type == Type::kFp8 ? -6 : -126;  // of a normal number
+        for (const float value : values)
+            exponents.push_back(static_cast<std::int16_t>(
+                value == 0 ? kZero : std::max(std::ilogb(value), least)));
+    }
+    static constexpr int kZero = -1000;
+};
+
+double cut(double value, int exponent) {
+    return std::ldexp(std::trunc(std::ldexp(value, -exponent)), exponent);
+}
+
+/// Adds one step's products to `sum`.
+float tensor_core_step(const TensorCore& core, const float* x, const std::int16_t* x_exponent,
+                       const float* w, const std::int16_t* w_exponent, float sum) {
+    int most = sum == 0 ? 2 * Vector::kZero : std::ilogb(sum);
+    double plain = sum;
+    for (int k = 0; k < core.depth; ++k) {
+        most = std::max(most, x_exponent[k] + w_exponent[k]);
+        plain += double{x[k]} * double{w[k]};
+    }
+    if (most < Vector::kZero / 2) return 0;      // every product is zero
+    if (!std::isfinite(plain)) return static_cast<float>(plain);
+    const double unit = std::ldexp(1.0, core.bits - most);
+    auto total = static_cast<std::int64_t>(double{sum} * unit);  // towards zero
+    for (int k = 0; k < core.depth; ++k)
+        total += static_cast<std::int64_t>(double{x[k]} * double{w[k]} * unit);
+    const double exact = static_cast<double>(total) / unit;
+    if (exact == 0) return 0;
+    return static_cast<float>(cut(exact, std::ilogb(exact) - core.total));
+}
+
 /// Rows of a matrix and the scales of its blocks, of one expert.
 struct Matrix {
-    std::vector<float> values;
+    Vector values;
     const float* scales;  ///< null: none
     int columns;
+    TensorCore core;
 
     Matrix(const Problem& p, const void* data, const float* s, int expert, int rows, int width)
-        : scales(s), columns(width) {
-        const std::int64_t size = std::int64_t{rows} * width;
-        values.resize(static_cast<std::size_t>(size));
-        for (std::int64_t i = 0; i < size; ++i)
-            values[static_cast<std::size_t>(i)] = element(p, data, expert * size + i);
-        if (p.type == Type::kFp8)
-            scales = s + std::int64_t{expert} * (rows / kScaleGroup) * (width / kScaleGroup);
+        : values(elements(p, data, expert, std::int64_t{rows} * width), p.type),
+          scales(p.type == Type::kFp8 ? s + std::int64_t{expert} * (rows / kScaleGroup) *
+                                                (width / kScaleGroup)
+                                      : nullptr),
+          columns(width),
+          core(p.type) {}
+
+    float scale(int row, int group) const {
+        return scales == nullptr
+                   ? 1.0F
+                   : scales[row / kScaleGroup * (columns / kScaleGroup) + group];
     }
 
-    /// x times row `row`: groups of 128 products, each scaled by the product of both scales, which
-    /// the kernel rounds to float.
-    double times(int row, const std::vector<float>& x, const float* x_scale) const {
-        const float* w = &values[static_cast<std::size_t>(row) * static_cast<std::size_t>(columns)];
+    /// x times row `row`, exactly but for float64's roundings.
+    template <class T>
+    double times_exact(int row, const std::vector<T>& x, const float* x_scale) const {
+        const std::size_t at = static_cast<std::size_t>(row) * static_cast<std::size_t>(columns);
         double sum = 0;
         for (int g = 0; g < columns / kScaleGroup; ++g) {
-            double part[4] = {};
-            for (int k = g * kScaleGroup; k < (g + 1) * kScaleGroup; k += 4)
-                for (int j = 0; j < 4; ++j)
-                    part[j] += double{x[static_cast<std::size_t>(k + j)]} * double{w[k + j]};
-            const double group = (part[0] + part[1]) + (part[2] + part[3]);
-            const float scale =
-                scales == nullptr
-                    ? 1.0F
-                    : x_scale[g] * scales[row / kScaleGroup * (columns / kScaleGroup) + g];
-            sum += group * double{scale};
+            double part = 0;
+            for (int k = g * kScaleGroup; k < (g + 1) * kScaleGroup; ++k)
+                part += double{x[static_cast<std::size_t>(k)]} *
+                        double{values.values[at + static_cast<std::size_t>(k)]};
+            sum += part * double{scale(row, g)} * (x_scale == nullptr ? 1.0 : double{x_scale[g]});
         }
         return sum;
+    }
+
+    /// x times row `row` as the kernel's math threads and tensor cores do it. Without scales there
+    /// is one sum over all of it; with them groups of 128 products, each scaled by the product of
+    /// both scales and added in float.
+    float times(int row, const Vector& x, const float* x_scale) const {
+        const std::size_t at = static_cast<std::size_t>(row) * static_cast<std::size_t>(columns);
+        float sum = 0;
+        float part = 0;
+        for (int k = 0; k < columns; k += core.depth) {
+            const auto i = static_cast<std::size_t>(k);
+            part = tensor_core_step(core, &x.values[i], &x.exponents[i], &values.values[at + i],
+                                    &values.exponents[at + i], part);
+            if (scales == nullptr || (k + core.depth) % kScaleGroup != 0) continue;
+            const int g = k / kScaleGroup;
+            sum = std::fma(part, x_scale[g] * scale(row, g), sum);
+            part = 0;
+        }
+        return scales == nullptr ? part : sum;
+    }
+
+  private:
+    static std::vector<float> elements(const Problem& p, const void* data, std::int64_t expert,
+                                       std::int64_t size) {
+        std::vector<float> all(static_cast<std::size_t>(size));
+        for (std::int64_t i = 0; i < size; ++i)
+            all[static_cast<std::size_t>(i)] = element(p, data, expert * size + i);
+        return all;
     }
 };
 
@@ -128,21 +210,6 @@ struct Activations {
     }
 };
 
-/// Float64 activations times a row, without rounding.
-double times_exact(const Matrix& m, int row, const std::vector<double>& x) {
-    double sum = 0;
-    for (int k = 0; k < m.columns; ++k) {
-        const float scale = m.scales == nullptr
-                                ? 1.0F
-                                : m.scales[row / kScaleGroup * (m.columns / kScaleGroup) +
-                                           k / kScaleGroup];
-        sum += x[static_cast<std::size_t>(k)] * double{scale} *
-               double{m.values[static_cast<std::size_t>(row) * static_cast<std::size_t>(m.columns) +
-                               static_cast<std::size_t>(k)]};
-    }
-    return sum;
-}
-
 }  // namespace
 
 void run_expert(const Problem& p, const Weights& w, int expert, Rounding rounding,
@@ -150,26 +217,32 @@ void run_expert(const Problem& p, const Weights& w, int expert, Rounding roundin
     if (rows.empty()) return;
     const Matrix w1(p, w.w1, w.s1, expert, 2 * p.intermediate, p.hidden);
     const Matrix w2(p, w.w2, w.s2, expert, p.hidden, p.intermediate);
+    const bool scaled = p.type == Type::kFp8;
     const double clamp = p.clamp > 0 ? p.clamp : std::numeric_limits<double>::infinity();
-    std::vector<float> x(static_cast<std::size_t>(p.hidden));
+    std::vector<float> read(static_cast<std::size_t>(p.hidden));
     std::vector<double> act(static_cast<std::size_t>(p.intermediate));
+    const bool kernel = rounding == Rounding::kKernel;
     for (const ExpertRow& row : rows) {
         for (int k = 0; k < p.hidden; ++k)
-            x[static_cast<std::size_t>(k)] = element(p, row.x, k);
+            read[static_cast<std::size_t>(k)] = element(p, row.x, k);
+        const Vector x(read, p.type);
+        const auto first = [&](int j) {
+            return kernel ? double{w1.times(j, x, row.x_scale)}
+                          : w1.times_exact(j, x.values, scaled ? row.x_scale : nullptr);
+        };
         for (int j = 0; j < p.intermediate; ++j)
             act[static_cast<std::size_t>(j)] =
-                swiglu(w1.times(j, x, row.x_scale), w1.times(p.intermediate + j, x, row.x_scale),
-                       clamp) *
-                double{row.weight};
-        if (rounding == Rounding::kNone) {
+                swiglu(first(j), first(p.intermediate + j), clamp) * double{row.weight};
+        if (!kernel) {
             for (int n = 0; n < p.hidden; ++n)
-                row.y[static_cast<std::size_t>(n)] = times_exact(w2, n, act);
+                row.y[static_cast<std::size_t>(n)] = w2.times_exact(n, act, nullptr);
             continue;
         }
         const Activations rounded(p, act);
+        const Vector second(rounded.values, p.type);
         for (int n = 0; n < p.hidden; ++n)
-            row.y[static_cast<std::size_t>(n)] = from_bf16(to_bf16(
-                static_cast<float>(w2.times(n, rounded.values, rounded.scales.data()))));
+            row.y[static_cast<std::size_t>(n)] =
+                from_bf16(to_bf16(w2.times(n, second, rounded.scales.data())));
     }
 }
 
@@ -195,9 +268,13 @@ std::vector<std::vector<double>> reference_layer(const Problem& p, std::span<con
                 {x, scale, in.weights[route], std::span(&slot_rows[route * width], width)});
         }
     }
+    std::vector<std::future<void>> running;
     for (int e = 0; e < p.experts; ++e)
-        run_expert(p, weights[static_cast<std::size_t>(e / p.local_experts())],
-                   e % p.local_experts(), rounding, rows[static_cast<std::size_t>(e)]);
+        running.push_back(std::async(std::launch::async, [&, e] {
+            run_expert(p, weights[static_cast<std::size_t>(e / p.local_experts())],
+                       e % p.local_experts(), rounding, rows[static_cast<std::size_t>(e)]);
+        }));
+    for (std::future<void>& run : running) run.get();
     for (std::size_t r = 0; r < inputs.size(); ++r)
         for (std::size_t i = 0; i < y[r].size(); ++i) {
             const std::size_t t = i / width;

@@ -20,7 +20,7 @@ float scale_of(float most);
 
 enum class Rounding {
     kNone,   ///< float64 throughout
-    kKernel  ///< where the kernel rounds: Linear-1's output, each slot's row; sums are float64
+    kKernel  ///< where the kernel and its tensor cores round
 };
 
 /// A row that an expert is given, and where its result goes.
