@@ -27,7 +27,7 @@ plan::MoeOrder choose_order(const Problem& p) {
     const double store = away * 2.0 * p.hidden / kLinkBytes;
     const double in_waves = first + std::max(second, store);
     const double interleaved = std::max(first + second, store) * kInterleavingCosts;
-    return interleaved < in_waves ? plan::MoeOrder{plan::MoeOrderKind::kLead, 0, 16, 0} : waves;
+    return interleaved < in_waves ? plan::MoeOrder{plan::MoeOrderKind::kLead, 0, 16, 0, 16} : waves;
 }
 
 }  // namespace xstage::moe

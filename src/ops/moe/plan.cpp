@@ -70,10 +70,7 @@ std::int32_t least_ring(const Problem& p, const plan::MoeOrder& order) {
     const std::int64_t rows = std::int64_t{p.ranks} * p.max_tokens * p.top_k;
     const auto all = static_cast<std::int32_t>(
         (rows + std::int64_t{p.local_experts()} * (kTileRows - 1)) / kTileRows);
-    // Linear-1 of block b + lead stands in the turn of Linear-2 of block b, mixed with it.
-    if (order.kind == plan::MoeOrderKind::kLead)
-        return std::min(all, std::max(order.lead, 1) + 1);
-    return all;
+    return order.kind == plan::MoeOrderKind::kLead ? std::min(all, plan::least_ring(order)) : all;
 }
 
 Layout make_layout(const Problem& p, const Options& o) {
@@ -124,7 +121,7 @@ std::size_t workspace_bytes(const Problem& problem, const Options& options) {
 }
 
 void check_order(const Problem& p, const Layout& at, const plan::MoeOrder& order) {
-    if (order.wave < 0 || order.lead < 0 || order.slack < 0)
+    if (order.wave < 0 || order.lead < 0 || order.slack < 0 || order.band < 0)
         bad(fmt::format("order {}: counts must not be negative", name_of(order)));
     if (order.kind == plan::MoeOrderKind::kLead && order.lead < 1)
         bad("order lead: the lead is at least 1");
@@ -137,6 +134,11 @@ void check_order(const Problem& p, const Layout& at, const plan::MoeOrder& order
 plan::MoeOrder parse_order(const std::string& text) {
     plan::MoeOrder order;
     std::string head = text;
+    if (const auto slash = head.find('/'); slash != std::string::npos) {
+        order.band = number_in(text, head.substr(slash + 1));
+        if (order.band == 0) bad(fmt::format("'{}': a band has at least one row", text));
+        head.resize(slash);
+    }
     if (const auto plus = head.find('+'); plus != std::string::npos) {
         order.slack = number_in(text, head.substr(plus + 1));
         head.resize(plus);
@@ -159,8 +161,8 @@ plan::MoeOrder parse_order(const std::string& text) {
     } else if (head == "ratio" && argument.empty()) {
         order.kind = plan::MoeOrderKind::kRatio;
     } else {
-        bad(fmt::format("'{}' is not an order: wave:N, wave:all, alternate, lead:N or ratio, each "
-                        "perhaps with +SLACK",
+        bad(fmt::format("'{}' is not an order: wave:N, wave:all, alternate, lead:N or ratio, "
+                        "perhaps with +SLACK or /BAND",
                         text));
     }
     if (order.slack != 0 && (head == "wave" || head == "lead"))
@@ -169,18 +171,24 @@ plan::MoeOrder parse_order(const std::string& text) {
 }
 
 std::string name_of(const plan::MoeOrder& order) {
-    const std::string slack = order.slack != 0 ? fmt::format("+{}", order.slack) : "";
+    std::string name;
     switch (order.kind) {
         case plan::MoeOrderKind::kWave:
-            return order.wave == 0 ? "wave:all" : fmt::format("wave:{}", order.wave);
-        case plan::MoeOrderKind::kLead:
-            return fmt::format("lead:{}", order.lead);
+            name = order.wave == 0 ? "wave:all" : fmt::format("wave:{}", order.wave);
+            break;
         case plan::MoeOrderKind::kAlternate:
-            return "alternate" + slack;
+            name = "alternate";
+            break;
+        case plan::MoeOrderKind::kLead:
+            name = fmt::format("lead:{}", order.lead);
+            break;
         case plan::MoeOrderKind::kRatio:
-            return "ratio" + slack;
+            name = "ratio";
+            break;
     }
-    return "?";
+    if (order.slack != 0) name += fmt::format("+{}", order.slack);
+    if (order.band > 1) name += fmt::format("/{}", order.band);
+    return name;
 }
 
 }  // namespace xstage::moe

@@ -111,10 +111,10 @@ TEST_P(MegaMoeOnGpu, AllTokensToOneExpertThroughTheSmallestRing) {
     for (auto& rank : c.ranks)
         for (std::size_t i = 0; i < rank.experts.size(); ++i) rank.experts[i] = i % 2 == 0 ? 5 : -1;
     std::vector<std::vector<double>> first;
-    for (const char* name : {"wave:all", "lead:1", "lead:4"}) {
+    for (const char* name : {"wave:all", "lead:1", "lead:4", "lead:3/2"}) {
         Options o;
         o.order = parse_order(name);
-        if (o.order.kind == plan::MoeOrderKind::kLead) o.ring_blocks = o.order.lead + 1;
+        if (o.order.kind == plan::MoeOrderKind::kLead) o.ring_blocks = least_ring(p, o.order);
         GpuLayer layer(c, o);
         const auto got = layer.run();
         if (first.empty()) expect_near(c, got);

@@ -112,13 +112,15 @@ const std::vector<std::vector<std::int32_t>> kRows = {{0, 1}, {0, 3}, {0, 0, 2, 
 
 TEST(MoeClaims, NoOrderCanDeadlock) {
     for (const char* name : {"wave:1", "wave:2", "wave:all", "alternate", "alternate+2", "ratio",
-                             "ratio+3", "lead:1", "lead:2"})
+                             "ratio+3", "lead:1", "lead:2", "lead:2/2", "wave:2/2", "ratio/2",
+                             "alternate/3"})
         for (const auto& [n1, n2] : kTiles)
             for (const auto& rows : kRows) {
                 const plan::MoeOrder order = parse_order(name);
                 const Grid grid(rows, n1, n2, order);
-                const int ring = order.kind == plan::MoeOrderKind::kLead ? order.lead + 1
-                                                                         : static_cast<int>(grid.grid.rows());
+                const int ring = order.kind == plan::MoeOrderKind::kLead
+                                     ? plan::least_ring(order)
+                                     : static_cast<int>(grid.grid.rows());
                 Explorer explorer(grid, 2, 2, ring);
                 EXPECT_EQ(explorer.deadlocks(), 0) << name << " " << n1 << ":" << n2;
                 EXPECT_GT(explorer.states(), grid.tiles.size());

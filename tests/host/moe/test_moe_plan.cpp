@@ -139,10 +139,10 @@ RC_GTEST_PROP(MoePlan, RegionsDoNotOverlap, ()) {
 
 TEST(MoePlan, OrdersAreNamedAsTheyAreParsed) {
     for (const char* name : {"wave:all", "wave:1", "wave:12", "alternate", "alternate+264", "lead:8",
-                             "ratio", "ratio+3"})
+                             "ratio", "ratio+3", "ratio+3/4", "wave:2/16"})
         EXPECT_EQ(name_of(parse_order(name)), name);
     for (const char* name : {"", "wave", "wave:0", "wave:-1", "lead:0", "lead:x", "ratio:2",
-                             "alternate+", "wave:2+3", "waves:2", "lead:99999999999"})
+                             "alternate+", "wave:2+3", "waves:2", "lead:99999999999", "lead:2/0", "lead:2/"})
         EXPECT_THROW(parse_order(name), Error) << name;
 }
 
