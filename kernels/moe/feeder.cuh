@@ -19,7 +19,7 @@ namespace xstage::moe::kernels {
 __device__ __forceinline__ void init_barriers(SharedStorage& shared) {
     for (int s = 0; s < kStages; ++s) {
         device::mbarrier_init(&shared.full[s], 1);
-        device::mbarrier_init(&shared.empty[s], kMathGroups);
+        device::mbarrier_init(&shared.empty[s], kMathGroups * 4);  // every math warp
     }
     for (int s = 0; s < kTaskSlots; ++s) {
         device::mbarrier_init(&shared.task_full[s], 1);

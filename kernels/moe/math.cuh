@@ -27,8 +27,10 @@ struct MathGroup {
     __device__ __forceinline__ void await_stage() const {
         device::mbarrier_wait(&shared.full[stage.slot], stage.parity);
     }
+    /// Each warp for itself: one that lags must neither find its operands overwritten nor miss a
+    /// whole round of the barrier.
     __device__ __forceinline__ void release(int slot) const {
-        if (warp == 0 && lane() == 0) device::mbarrier_arrive(&shared.empty[slot]);
+        if (lane() == 0) device::mbarrier_arrive(&shared.empty[slot]);
     }
 
     /// None of the group's rows holds a token: the stages pass by.

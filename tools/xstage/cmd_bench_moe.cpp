@@ -13,8 +13,8 @@ namespace {
 struct Options {
     std::string output = "-", store = "st16";
     std::vector<std::string> types{"fp8", "bf16"}, shapes, routings{"balanced"};
-    std::vector<std::string> orders{"wave:1", "wave:2", "wave:4",        "wave:8",  "wave:all",
-                                    "lead:8", "lead:16", "alternate+264", "ratio+264"};
+    std::vector<std::string> orders{"wave:1",  "wave:2",     "wave:4",          "wave:8",  "wave:all",
+                                    "lead:16", "lead:32/16", "alternate+264/16", "ratio+264/16"};
     moe::BenchOptions run;
 };
 

@@ -219,6 +219,19 @@ TEST_P(MegaMoeOnGpu, SameBitsEveryTimeWhileAnotherKernelHoldsAnSm) {
     }
 }
 
+// Blocks with few rows leave one math group idle, which must keep pace with the other.
+TEST_P(MegaMoeOnGpu, HalfEmptyBlocksManyTimes) {
+    Problem p = problem_of(GetParam(), 1, 64);
+    p.hidden = 2048;
+    p.experts = 32;
+    p.top_k = 4;
+    const Case c(p, {64}, 16);
+    GpuLayer layer(c);
+    const auto first = layer.run();
+    expect_near(c, first);
+    for (int i = 0; i < 300; ++i) ASSERT_EQ(layer.run(), first) << i;
+}
+
 TEST_P(MegaMoeOnGpu, GraphReplaysWithRoutingThatChanges) {
     const Problem p = problem_of(GetParam(), 2, 128);
     std::vector<Case> cases;
