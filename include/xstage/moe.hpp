@@ -31,10 +31,10 @@ struct InputMemory {
 /// One rank's tokens. Any of the four inputs may lie elsewhere; it is then copied in stream order.
 struct Input {
     int tokens = 0;
-    const void* x = nullptr;             ///< [tokens][hidden]
-    const float* x_scale = nullptr;      ///< kFp8: [tokens][hidden / 128]
+    const void* x = nullptr;                ///< [tokens][hidden]
+    const float* x_scale = nullptr;         ///< kFp8: [tokens][hidden / 128]
     const std::int32_t* experts = nullptr;  ///< [tokens][top_k]; negative: no route in this slot
-    const float* weights = nullptr;      ///< [tokens][top_k]
+    const float* weights = nullptr;         ///< [tokens][top_k]
     /// Number of tokens on the device, read by the kernel in place of `tokens` and limited to
     /// max_tokens: what a captured graph needs when it changes. `tokens` then bounds the copies.
     const std::int32_t* tokens_at = nullptr;

@@ -15,17 +15,17 @@ typedef enum xstage_moe_type {
 
 typedef struct xstage_moe_options {
     size_t struct_size;
-    int32_t max_tokens; /* per rank and call */
-    int32_t hidden;     /* a multiple of 256 */
+    int32_t max_tokens;   /* per rank and call */
+    int32_t hidden;       /* a multiple of 256 */
     int32_t intermediate; /* a multiple of 128 */
-    int32_t experts;    /* of all ranks */
+    int32_t experts;      /* of all ranks */
     int32_t top_k;
-    int32_t type;  /* xstage_moe_type */
-    float clamp;   /* of SwiGLU's inputs; 0: none */
+    int32_t type; /* xstage_moe_type */
+    float clamp;  /* of SwiGLU's inputs; 0: none */
     /* "wave:N", "wave:all", "alternate", "lead:N", "ratio", the turns perhaps with "+SLACK"; NULL:
      * the order that measured best. */
     const char* order;
-    int32_t ring_blocks; /* 0: as many as any routing can fill */
+    int32_t ring_blocks;      /* 0: as many as any routing can fill */
     uint64_t workspace_limit; /* bytes; 0: none */
     int32_t bulk_stores;      /* Linear-2 rows by bulk copies */
     int32_t blocks;           /* CTAs per rank; 0: all */
@@ -43,10 +43,10 @@ typedef struct xstage_moe_weights {
 
 typedef struct xstage_moe_input {
     int32_t tokens;
-    const void* x;          /* [tokens][hidden] */
-    const float* x_scale;   /* fp8: [tokens][hidden / 128] */
-    const int32_t* experts; /* [tokens][top_k]; negative: none */
-    const float* weights;   /* [tokens][top_k] */
+    const void* x;            /* [tokens][hidden] */
+    const float* x_scale;     /* fp8: [tokens][hidden / 128] */
+    const int32_t* experts;   /* [tokens][top_k]; negative: none */
+    const float* weights;     /* [tokens][top_k] */
     const int32_t* tokens_at; /* device memory, read by the kernel; NULL: tokens */
     void* y;                  /* bf16 [tokens][hidden] */
 } xstage_moe_input;

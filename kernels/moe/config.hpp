@@ -6,7 +6,7 @@
 
 namespace xstage::moe::kernels {
 
-inline constexpr int kGroupRows = 64;     ///< rows of a block that one math warpgroup computes
+inline constexpr int kGroupRows = 64;  ///< rows of a block that one math warpgroup computes
 inline constexpr int kMathGroups = 2;
 inline constexpr int kHalfColumns = 128;  ///< gate or up in Linear-1; one weight scale's columns
 inline constexpr int kStageBytes = 128;   ///< of every row in one stage: the widest swizzle

@@ -96,7 +96,8 @@ struct Dispatch {
         if constexpr (C::kScaled) {
             const int groups = p.hidden / kScaleGroup;
             const float* from = me.peer_at<float>(rank, p.at.x_scale) + token * groups;
-            float* to = me.at<float>(p.at.pool_x_scale) + std::int64_t{slot} * groups * kTileRows + row;
+            float* to =
+                me.at<float>(p.at.pool_x_scale) + std::int64_t{slot} * groups * kTileRows + row;
 #pragma unroll 1
             for (int g = lane(); g < groups; g += 32) to[g * kTileRows] = __ldcg(from + g);
         }
@@ -148,7 +149,8 @@ struct Dispatch {
         const int units = kTileRows / rows;
         // Neighbouring CTAs take neighbouring units, so a block's rows come from many SMs at once.
 #pragma unroll 1
-        for (std::int32_t unit = warp * me.p.blocks + me.cta(); unit < blocks * units; unit += warps)
+        for (std::int32_t unit = warp * me.p.blocks + me.cta(); unit < blocks * units;
+             unit += warps)
             pull(unit / units, unit % units * rows, rows);
     }
 };

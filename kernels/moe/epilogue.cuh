@@ -69,9 +69,9 @@ struct Epilogue {
         std::byte* const act = me.at<std::byte>(p.at.act);
         const std::int64_t pitch = std::int64_t{p.intermediate} * C::kElementBytes;
         if constexpr (C::kScaled) {
-            float* const scales = me.at<float>(p.at.act_scale) +
-                                  (std::int64_t{task.slot} * (p.intermediate / kScaleGroup) + task.n) *
-                                      kTileRows;
+            float* const scales =
+                me.at<float>(p.at.act_scale) +
+                (std::int64_t{task.slot} * (p.intermediate / kScaleGroup) + task.n) * kTileRows;
 #pragma unroll
             for (int r = 0; r < 2; ++r) {
                 most[r] = fmaxf(most[r], __shfl_xor_sync(0xffffffffU, most[r], 1));
@@ -129,7 +129,8 @@ struct Epilogue {
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 if (to[i] == nullptr) continue;
-                const unsigned char* from = staged + (4 * i + lane / 8) * kStagedPitch + lane % 8 * 16;
+                const unsigned char* from =
+                    staged + (4 * i + lane / 8) * kStagedPitch + lane % 8 * 16;
                 std::byte* const at = to[i] + piece * kPieceColumns * 2;
                 if (!bulk) {
                     device::st_weak_v4(at, device::ld_shared_v4(from));

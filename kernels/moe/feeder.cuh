@@ -50,8 +50,8 @@ __device__ __forceinline__ Task take_task(SharedStorage& shared, Place<kTaskSlot
 /// One thread.
 __device__ __forceinline__ void claim_tasks(const Rank& me, SharedStorage& shared) {
     const KernelParams& p = me.p;
-    const plan::MoeGrid grid{p.local_experts, p.intermediate / kHalfColumns, p.hidden / kTileColumns,
-                             me.at<std::int32_t>(p.at.row_begin)};
+    const plan::MoeGrid grid{p.local_experts, p.intermediate / kHalfColumns,
+                             p.hidden / kTileColumns, me.at<std::int32_t>(p.at.row_begin)};
     const plan::MoeTurns turns = plan::turns_of(grid, p.order);
     const std::int64_t size = grid.size();
     Place<kTaskSlots> place;
@@ -105,22 +105,23 @@ struct Feeder {
                                : task.expert * p.hidden + task.n * kTileColumns;
         const int row1 = row0 + (first ? p.intermediate : kHalfColumns);
         const int groups = task.rows > kGroupRows ? 2 : 1;
-        const float* scale =
-            me.at<float>(first ? p.at.pool_x_scale : p.at.act_scale) +
-            std::int64_t{task.slot} * (width / kScaleGroup) * kTileRows;
+        const float* scale = me.at<float>(first ? p.at.pool_x_scale : p.at.act_scale) +
+                             std::int64_t{task.slot} * (width / kScaleGroup) * kTileRows;
         constexpr std::uint32_t kScaleBytes = C::kScaled ? sizeof shared.scale[0] : 0;
         for (int k = 0; k < width / C::kDepth; ++k, stage.advance()) {
             std::uint64_t* full = &shared.full[stage.slot];
             device::mbarrier_wait(&shared.empty[stage.slot], stage.parity ^ 1);
             device::mbarrier_arrive_expect_bytes(
-                full, static_cast<std::uint32_t>(groups * kGroupBytes + 2 * kHalfBytes) + kScaleBytes);
+                full,
+                static_cast<std::uint32_t>(groups * kGroupBytes + 2 * kHalfBytes) + kScaleBytes);
             for (int g = 0; g < groups; ++g)
                 device::bulk_tensor_load_2d(shared.a[stage.slot][g], a_map, full, k * C::kDepth,
                                             task.slot * kTileRows + g * kGroupRows);
             device::bulk_tensor_load_2d(shared.b[stage.slot][0], b_map, full, k * C::kDepth, row0);
             device::bulk_tensor_load_2d(shared.b[stage.slot][1], b_map, full, k * C::kDepth, row1);
             if constexpr (C::kScaled)
-                device::bulk_load(shared.scale[stage.slot], scale + k * kTileRows, kScaleBytes, full);
+                device::bulk_load(shared.scale[stage.slot], scale + k * kTileRows, kScaleBytes,
+                                  full);
         }
     }
 

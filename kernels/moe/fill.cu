@@ -37,9 +37,8 @@ __global__ void __launch_bounds__(kThreads)
         to[i] = low + (high - low) * uniform(static_cast<std::uint64_t>(i), seed);
 }
 
-__global__ void __launch_bounds__(kThreads)
-    compare(const std::uint16_t* a, const std::uint16_t* b, std::int64_t words,
-            unsigned long long* count) {
+__global__ void __launch_bounds__(kThreads) compare(const std::uint16_t* a, const std::uint16_t* b,
+                                                    std::int64_t words, unsigned long long* count) {
     const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
     unsigned long long mine = 0;
     for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < words; i += step)

@@ -15,8 +15,7 @@
 namespace xstage::moe::kernels {
 
 template <class C>
-__global__ void __launch_bounds__(kThreads, 1)
-    moe_kernel(const __grid_constant__ KernelParams p) {
+__global__ void __launch_bounds__(kThreads, 1) moe_kernel(const __grid_constant__ KernelParams p) {
     extern __shared__ unsigned char raw[];
     const std::uint32_t misaligned = device::shared_address(raw) % 1024;
     auto& shared = *reinterpret_cast<SharedStorage*>(raw + (1024 - misaligned) % 1024);

@@ -44,8 +44,8 @@ CUtensorMap encode_map(const char* what, const void* data, Type type, std::int64
     if (data == nullptr || reinterpret_cast<std::uintptr_t>(data) % 16 != 0)
         throw Error(ErrorKind::kBadInput,
                     fmt::format("{}: the address must be a multiple of 16 bytes", what));
-    if (columns <= 0 || columns * element % kStageBytes != 0 || rows <= 0 ||
-        rows % box_rows != 0 || rows >= std::int64_t{1} << 31)
+    if (columns <= 0 || columns * element % kStageBytes != 0 || rows <= 0 || rows % box_rows != 0 ||
+        rows >= std::int64_t{1} << 31)
         throw Error(ErrorKind::kBadInput, fmt::format("{}: {} rows of {} columns do not fall into "
                                                       "boxes of {} rows of {} bytes",
                                                       what, rows, columns, box_rows, kStageBytes));

@@ -84,7 +84,8 @@ struct MathGroup {
             }
             float part[64];
             await_stage();
-            const float rows[2] = {shared.scale[stage.slot][row], shared.scale[stage.slot][row + 8]};
+            const float rows[2] = {shared.scale[stage.slot][row],
+                                   shared.scale[stage.slot][row + 8]};
             start_product<HalfFp8>(part, a_descriptor(), b_descriptor(0), false);
             wait_products<0>();
             fence_registers(part);

@@ -26,9 +26,8 @@ __device__ __forceinline__ void fence_registers(float (&values)[N]) {
 
 namespace detail {
 template <class Instruction, std::size_t... I>
-__device__ __forceinline__ void multiply(std::uint64_t a, std::uint64_t b,
-                                         float (&d)[sizeof...(I)], gmma::ScaleOut keep,
-                                         std::index_sequence<I...>) {
+__device__ __forceinline__ void multiply(std::uint64_t a, std::uint64_t b, float (&d)[sizeof...(I)],
+                                         gmma::ScaleOut keep, std::index_sequence<I...>) {
     Instruction::fma(a, b, d[I]..., keep);
 }
 }  // namespace detail

@@ -21,10 +21,10 @@ struct Control {
 
 /// What differs between the ranks of one launch.
 struct RankArgs {
-    CUtensorMap x, act, w1, w2;  ///< rows of 128 bytes, swizzled
-    const float* s1;             ///< fp8: [expert][2 * intermediate / 128][hidden / 128]
-    const float* s2;             ///< fp8: [expert][hidden / 128][intermediate / 128]
-    void* y;                     ///< bf16 [tokens][hidden]
+    CUtensorMap x, act, w1, w2;     ///< rows of 128 bytes, swizzled
+    const float* s1;                ///< fp8: [expert][2 * intermediate / 128][hidden / 128]
+    const float* s2;                ///< fp8: [expert][hidden / 128][intermediate / 128]
+    void* y;                        ///< bf16 [tokens][hidden]
     const std::int32_t* tokens_at;  ///< on the device, or null: `tokens`
     std::int32_t tokens;
     std::int32_t rank;

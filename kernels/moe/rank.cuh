@@ -60,8 +60,8 @@ __device__ __forceinline__ void break_group(const Rank& me) {
     device::st_release_sys_u64(&p.group.report[me.place.local].failure, failure.encode());
 }
 
-/// Until *counter is `value`; acquires. By one thread. All CTAs are resident, so only a fault of the
-/// kernel makes this run out; the call is then marked as broken and goes on to its end. (A trap
+/// Until *counter is `value`; acquires. By one thread. All CTAs are resident, so only a fault of
+/// the kernel makes this run out; the call is then marked as broken and goes on to its end. (A trap
 /// would join the code of all roles, and cost the math threads their registers.)
 __device__ __forceinline__ void await_count(const Rank& me, const std::uint32_t* counter,
                                             std::uint32_t value) {

@@ -71,7 +71,8 @@ __device__ __forceinline__ void lay_out_rows(const Rank& me, RouteScratch& scrat
 /// One warp runs the fabric's barrier for this rank. False: the group is broken.
 __device__ __forceinline__ void barrier_with_peers(const Rank& me) {
     device::FabricPort port(me.p.group, me.place.local, me.p.call);
-    const bool ok = !port.broken() && fabric::protocol::run(fabric::protocol::barrier_program(), port);
+    const bool ok =
+        !port.broken() && fabric::protocol::run(fabric::protocol::barrier_program(), port);
     if (!ok && threadIdx.x % 32 == 0) me.control().broken = 1;
 }
 

@@ -4,6 +4,7 @@
 
 #include "commands.hpp"
 #include "core/file.hpp"
+#include "git_commit.hpp"
 #include "ops/moe/bench.hpp"
 #include "xstage/error.hpp"
 
@@ -13,8 +14,9 @@ namespace {
 struct Options {
     std::string output = "-", store = "st16";
     std::vector<std::string> types{"fp8", "bf16"}, shapes, routings{"balanced"};
-    std::vector<std::string> orders{"wave:1",  "wave:2",     "wave:4",          "wave:8",  "wave:all",
-                                    "lead:16", "lead:32/16", "alternate+264/16", "ratio+264/16"};
+    std::vector<std::string> orders{"wave:1",     "wave:2",           "wave:4",
+                                    "wave:8",     "wave:all",         "lead:16",
+                                    "lead:32/16", "alternate+264/16", "ratio+264/16"};
     moe::BenchOptions run;
 };
 
@@ -44,14 +46,24 @@ void run(Options& o, const std::string& program) {
     for (const std::string& r : o.routings)
         o.run.routings.push_back(r == "hot" ? moe::Routing::kHot : moe::Routing::kBalanced);
     o.run.store = o.store == "bulk" ? moe::StorePath::kBulk : moe::StorePath::kSt16;
-    o.run.argv = {program,     "bench",    "moe",
-                  "--types",   fmt::format("{}", fmt::join(o.types, ",")),
-                  "--orders",  fmt::format("{}", fmt::join(o.orders, ",")),
-                  "--tokens",  fmt::format("{}", fmt::join(o.run.tokens, ",")),
-                  "--slices",  fmt::format("{}", fmt::join(o.run.slices, ",")),
-                  "--routing", fmt::format("{}", fmt::join(o.routings, ",")),
-                  "--store",   o.store,
-                  "--repetitions", std::to_string(o.run.repetitions)};
+    o.run.argv = {program,
+                  "bench",
+                  "moe",
+                  "--types",
+                  fmt::format("{}", fmt::join(o.types, ",")),
+                  "--orders",
+                  fmt::format("{}", fmt::join(o.orders, ",")),
+                  "--tokens",
+                  fmt::format("{}", fmt::join(o.run.tokens, ",")),
+                  "--slices",
+                  fmt::format("{}", fmt::join(o.run.slices, ",")),
+                  "--routing",
+                  fmt::format("{}", fmt::join(o.routings, ",")),
+                  "--store",
+                  o.store,
+                  "--repetitions",
+                  std::to_string(o.run.repetitions)};
+    o.run.git_commit = kGitCommit;
     core::write_file_atomic(o.output, moe::run_bench(o.run));
 }
 
@@ -79,7 +91,8 @@ void add_bench_moe(CLI::App& bench, const CLI::App& app) {
         ->check(CLI::Range(1, 64));
     command->add_option("--orders", o->orders, "wave:N, wave:all, alternate, lead:N, ratio; +SLACK")
         ->delimiter(',');
-    command->add_option("--routing", o->routings, "balanced; hot: a tenth of the routes to one expert")
+    command
+        ->add_option("--routing", o->routings, "balanced; hot: a tenth of the routes to one expert")
         ->delimiter(',')
         ->check(CLI::IsMember({"balanced", "hot"}));
     command->add_option("--store", o->store, "how Linear-2 rows are stored: st16, bulk")

@@ -63,13 +63,14 @@ inline constexpr int kMaxExperts = 4096;
 /// by peers.
 struct Layout {
     std::int64_t x, x_scale, experts, weights;  ///< a call's input
-    std::int64_t sorted;   ///< this rank's routes (token * top_k + slot) by expert
-    std::int64_t arrived;  ///< [rank][local experts + 1]: where in `sorted` their routes to here lie
-    std::int64_t combine;  ///< bf16 [token][slot][hidden]
+    std::int64_t sorted;  ///< this rank's routes (token * top_k + slot) by expert
+    std::int64_t
+        arrived;  ///< [rank][local experts + 1]: where in `sorted` their routes to here lie
+    std::int64_t combine;               ///< bf16 [token][slot][hidden]
     std::int64_t pool_x, pool_x_scale;  ///< rows in blocks; scales [block][group][row]
     std::int64_t act, act_scale;        ///< Linear-1's output, the same way
     std::int64_t row_weight, row_route;
-    std::int64_t row_begin, row_count;  ///< per local expert: first block, rows
+    std::int64_t row_begin, row_count;             ///< per local expert: first block, rows
     std::int64_t pulled, first_done, second_done;  ///< per block: what is finished of it
     std::int64_t sent;                             ///< per expert: routes of this rank
     std::int64_t control;                          ///< kernels/moe/params.hpp
@@ -96,8 +97,8 @@ void check_order(const Problem& problem, const Layout& layout, const plan::MoeOr
 plan::MoeOrder parse_order(const std::string& text);
 std::string name_of(const plan::MoeOrder& order);
 
-/// The order to take when nobody says: never slower than the best wave in what was measured
-/// (docs/moe.md).
+/// The order to take when nobody says: interleaved where the link would hold Linear-2 up by more
+/// than interleaving was seen to cost on one GPU, else one wave (docs/moe.md has the rule).
 plan::MoeOrder choose_order(const Problem& problem);
 
 }  // namespace xstage::moe

@@ -12,6 +12,7 @@
 #include <numeric>
 #include <random>
 
+#include "core/json.hpp"
 #include "moe/fill.hpp"
 #include "xstage/error.hpp"
 #include "xstage/moe.hpp"
@@ -147,8 +148,8 @@ class Layer {
                                        std::int64_t{tokens} * problem_.hidden / kScaleGroup,
                                        0.5F / 64, 1.0F / 64, 6, stream),
                   "filling x_scale");
-        check(kernels::fill_floats(in.weights, std::int64_t{tokens} * problem_.top_k, 0.05F, 0.3F, 7,
-                                   stream),
+        check(kernels::fill_floats(in.weights, std::int64_t{tokens} * problem_.top_k, 0.05F, 0.3F,
+                                   7, stream),
               "filling weights");
         check(cudaMemcpyAsync(in.experts, routes_.data(), routes_.size() * 4,
                               cudaMemcpyHostToDevice, stream),
@@ -234,8 +235,9 @@ Json measure(Layer& layer, const BenchOptions& o, const Memory& flush, std::int6
         std::shuffle(turn.begin(), turn.end(), random);
         for (const std::size_t i : turn) {
             layer.set_order(o.orders[i]);
-            check(cudaMemsetAsync(flush.get(), round, static_cast<std::size_t>(flush_bytes), stream),
-                  "flushing L2");
+            check(
+                cudaMemsetAsync(flush.get(), round, static_cast<std::size_t>(flush_bytes), stream),
+                "flushing L2");
             const double us = layer.microseconds();
             if (round > 0) times[i].push_back(us);  // round 0 warms up
             if (round == 0) layer.compare();
@@ -244,8 +246,8 @@ Json measure(Layer& layer, const BenchOptions& o, const Memory& flush, std::int6
     const Problem& p = layer.problem();
     const Load load = layer.load();
     const double flop = 6.0 * p.hidden * p.intermediate;
-    const double bytes = static_cast<double>(load.experts_hit) * 3 * p.hidden * p.intermediate *
-                         p.element_bytes();
+    const double bytes =
+        static_cast<double>(load.experts_hit) * 3 * p.hidden * p.intermediate * p.element_bytes();
     Json orders = Json::object();
     double best_wave = std::numeric_limits<double>::infinity();
     double best_other = best_wave;
@@ -276,9 +278,8 @@ Json measure(Layer& layer, const BenchOptions& o, const Memory& flush, std::int6
 /// Progress, for whoever waits.
 void say(const Json& row) {
     std::string line = fmt::format("{} {} E={} T={} {}:", row["shape"].get<std::string>(),
-                                   row["type"].get<std::string>(),
-                                   row["local_experts"].get<int>(), row["tokens"].get<int>(),
-                                   row["routing"].get<std::string>());
+                                   row["type"].get<std::string>(), row["local_experts"].get<int>(),
+                                   row["tokens"].get<int>(), row["routing"].get<std::string>());
     for (const auto& [name, order] : row["orders"].items())
         line += fmt::format(" {} {:.0f}", name, order["us"].get<double>());
     fmt::print(stderr, "{} us\n", line);
@@ -348,22 +349,22 @@ std::string run_bench(const BenchOptions& o) {
                     }
             }
     check(cudaStreamDestroy(stream), "cudaStreamDestroy");
-    const Json document = {
-        {"schema_version", 1},
-        {"kind", "bench-moe"},
-        {"provenance",
-         {{"node", o.node},
-          {"gpu", device.name},
-          {"sms", device.multiProcessorCount},
-          {"tool_version", kVersion},
-          {"argv", o.argv},
-          {"date", now()}}},
-        {"store_path", o.store == StorePath::kBulk ? "bulk" : "st16"},
-        {"repetitions", o.repetitions},
-        {"seed", o.seed},
-        {"complete", complete},
-        {"rows", rows}};
-    return document.dump(1) + "\n";
+    const Json document = {{"schema_version", 1},
+                           {"kind", "bench-moe"},
+                           {"provenance",
+                            {{"node", o.node},
+                             {"gpu", device.name},
+                             {"sms", device.multiProcessorCount},
+                             {"tool_version", kVersion},
+                             {"git_commit", o.git_commit},
+                             {"argv", o.argv},
+                             {"date", now()}}},
+                           {"store_path", o.store == StorePath::kBulk ? "bulk" : "st16"},
+                           {"repetitions", o.repetitions},
+                           {"seed", o.seed},
+                           {"complete", complete},
+                           {"rows", rows}};
+    return core::dump_json(document);
 }
 
 }  // namespace xstage::moe

@@ -31,6 +31,7 @@ struct BenchOptions {
     double seconds = 0;  ///< stop starting new configurations after this long; 0: never
     StorePath store = StorePath::kSt16;
     std::string node = "unnamed";
+    std::string git_commit;
     std::vector<std::string> argv;
 };
 

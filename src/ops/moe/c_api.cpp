@@ -86,8 +86,8 @@ int xstage_moe_create(xstage_fabric* fabric, const xstage_moe_options* given,
         for (std::size_t i = 0; i < count; ++i)
             all.push_back({weights[i].w1, weights[i].w2, weights[i].s1, weights[i].s2});
         auto made = std::make_unique<xstage_moe>();
-        made->layer = std::make_unique<moe::MegaMoe>(fabric->fabric, problem, all,
-                                                     options_of(o, problem));
+        made->layer =
+            std::make_unique<moe::MegaMoe>(fabric->fabric, problem, all, options_of(o, problem));
         *moe = made.release();
     });
 }
@@ -126,10 +126,10 @@ int xstage_moe_run(xstage_moe* moe, const xstage_moe_input* inputs, std::size_t 
         std::vector<moe::Input> all;
         for (std::size_t i = 0; i < count; ++i) {
             const xstage_moe_input& in = inputs[i];
-            all.push_back({in.tokens, in.x, in.x_scale, in.experts, in.weights, in.tokens_at, in.y});
+            all.push_back(
+                {in.tokens, in.x, in.x_scale, in.experts, in.weights, in.tokens_at, in.y});
         }
-        layer.run(all, stream_count == 0
-                           ? Streams()
-                           : Streams(std::span<void* const>(streams, stream_count)));
+        layer.run(all, stream_count == 0 ? Streams()
+                                         : Streams(std::span<void* const>(streams, stream_count)));
     });
 }

@@ -55,8 +55,8 @@ class CudaEngine final : public Engine {
                 to.tokens = in.tokens;
                 to.tokens_at = in.tokens_at;
             }
-            const auto launch = args_.problem.type == Type::kFp8 ? kernels::launch_fp8
-                                                                 : kernels::launch_bf16;
+            const auto launch =
+                args_.problem.type == Type::kFp8 ? kernels::launch_fp8 : kernels::launch_bf16;
             check(launch(ranks.params, static_cast<int>(ranks.index.size()), stream),
                   "launching the MoE kernel");
         }
@@ -148,9 +148,9 @@ class CudaEngine final : public Engine {
             to.w1 = kernels::encode_map("w1", w.w1, p.type,
                                         std::int64_t{p.local_experts()} * 2 * p.intermediate,
                                         p.hidden, 128);
-            to.w2 = kernels::encode_map("w2", w.w2, p.type,
-                                        std::int64_t{p.local_experts()} * p.hidden, p.intermediate,
-                                        128);
+            to.w2 =
+                kernels::encode_map("w2", w.w2, p.type, std::int64_t{p.local_experts()} * p.hidden,
+                                    p.intermediate, 128);
             to.s1 = w.s1;
             to.s2 = w.s2;
         }
@@ -162,8 +162,8 @@ class CudaEngine final : public Engine {
         using fabric::protocol::mix;
         const Problem& p = args_.problem;
         std::uint64_t hash = 0x30e;
-        for (const int value : {p.max_tokens, p.hidden, p.intermediate, p.experts, p.top_k,
-                                static_cast<int>(p.type)})
+        for (const int value :
+             {p.max_tokens, p.hidden, p.intermediate, p.experts, p.top_k, static_cast<int>(p.type)})
             hash = mix(hash, static_cast<std::uint64_t>(value));
         return hash;
     }

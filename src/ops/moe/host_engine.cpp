@@ -15,7 +15,8 @@ namespace {
 
 class HostEngine final : public Engine {
   public:
-    explicit HostEngine(const EngineArgs& args) : args_(args), rank_(args.fabric.local_ranks()[0]) {}
+    explicit HostEngine(const EngineArgs& args)
+        : args_(args), rank_(args.fabric.local_ranks()[0]) {}
 
     void run(std::span<const Input> inputs, const plan::MoeOrder&, StorePath,
              const fabric::Streams& streams) override {

@@ -67,8 +67,8 @@ MegaMoe::MegaMoe(fabric::Fabric& fabric, const Problem& problem, std::span<const
     });
     // Ranks that mean different layers must find out here, all of them, not in a hanging call.
     fabric.impl().agree(call_of(problem, m.layout), planned);
-    m.workspace = std::make_unique<fabric::SymmetricBuffer>(
-        fabric, static_cast<std::size_t>(m.layout.bytes));
+    m.workspace =
+        std::make_unique<fabric::SymmetricBuffer>(fabric, static_cast<std::size_t>(m.layout.bytes));
     const EngineArgs args{fabric, m.problem, m.layout, m.options, *m.workspace, m.weights};
     const fabric::Outcome made = fabric::attempt([&] {
         m.engine = fabric.backend() == fabric::Backend::kHost ? make_host_engine(args)
@@ -91,10 +91,11 @@ std::size_t MegaMoe::memory_bytes() const {
 InputMemory MegaMoe::input_memory(int rank) const {
     const Layout& at = impl_->layout;
     auto* const base = static_cast<std::byte*>(impl_->workspace->at(rank));
-    return {base + at.x,
-            impl_->problem.type == Type::kFp8 ? reinterpret_cast<float*>(base + at.x_scale) : nullptr,
-            reinterpret_cast<std::int32_t*>(base + at.experts),
-            reinterpret_cast<float*>(base + at.weights)};
+    return {
+        base + at.x,
+        impl_->problem.type == Type::kFp8 ? reinterpret_cast<float*>(base + at.x_scale) : nullptr,
+        reinterpret_cast<std::int32_t*>(base + at.experts),
+        reinterpret_cast<float*>(base + at.weights)};
 }
 
 void MegaMoe::set_order(const plan::MoeOrder& order) {

@@ -90,8 +90,7 @@ Layout make_layout(const Problem& p, const Options& o) {
     at.combine = regions.add(t * k * p.hidden * 2);
 
     at.max_blocks = least_ring(p, {});
-    at.ring_blocks =
-        o.ring_blocks == 0 ? at.max_blocks : std::min(o.ring_blocks, at.max_blocks);
+    at.ring_blocks = o.ring_blocks == 0 ? at.max_blocks : std::min(o.ring_blocks, at.max_blocks);
     check_order(p, at, o.order);
     const std::int64_t pool = std::int64_t{at.ring_blocks} * kTileRows;
     at.pool_x = regions.add(pool * p.hidden * p.element_bytes());
@@ -109,10 +108,10 @@ Layout make_layout(const Problem& p, const Options& o) {
     at.control = regions.add(64);
     at.bytes = regions.end();
     if (o.workspace_limit != 0 && at.bytes > static_cast<std::int64_t>(o.workspace_limit))
-        bad(fmt::format("the layer needs {} bytes of workspace per rank, the limit is {}; a smaller "
-                        "max_tokens or the order lead with a ring of {} blocks needs less",
-                        at.bytes, o.workspace_limit,
-                        least_ring(p, {plan::MoeOrderKind::kLead, 0, 8, 0})));
+        bad(fmt::format(
+            "the layer needs {} bytes of workspace per rank, the limit is {}; a smaller "
+            "max_tokens or the order lead with a ring of {} blocks needs less",
+            at.bytes, o.workspace_limit, least_ring(p, {plan::MoeOrderKind::kLead, 0, 8, 0})));
     return at;
 }
 
@@ -161,7 +160,8 @@ plan::MoeOrder parse_order(const std::string& text) {
     } else if (head == "ratio" && argument.empty()) {
         order.kind = plan::MoeOrderKind::kRatio;
     } else {
-        bad(fmt::format("'{}' is not an order: wave:N, wave:all, alternate, lead:N or ratio, "
+        bad(
+            fmt::format("'{}' is not an order: wave:N, wave:all, alternate, lead:N or ratio, "
                         "perhaps with +SLACK or /BAND",
                         text));
     }

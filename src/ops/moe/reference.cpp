@@ -86,8 +86,8 @@ struct Vector {
     Vector(std::vector<float> v, Type type) : values(std::move(v)) {
         const int least = type == Type::kFp8 ? -6 : -126;  // of a normal number
         for (const float value : values)
-            exponents.push_back(static_cast<std::int16_t>(
-                value == 0 ? kZero : std::max(std::ilogb(value), least)));
+            exponents.push_back(
+                static_cast<std::int16_t>(value == 0 ? kZero : std::max(std::ilogb(value), least)));
     }
     static constexpr int kZero = -1000;
 };
@@ -105,7 +105,7 @@ float tensor_core_step(const TensorCore& core, const float* x, const std::int16_
         most = std::max(most, x_exponent[k] + w_exponent[k]);
         plain += double{x[k]} * double{w[k]};
     }
-    if (most < Vector::kZero / 2) return 0;      // every product is zero
+    if (most < Vector::kZero / 2) return 0;  // every product is zero
     if (!std::isfinite(plain)) return static_cast<float>(plain);
     const double unit = std::ldexp(1.0, core.bits - most);
     auto total = static_cast<std::int64_t>(double{sum} * unit);  // towards zero
@@ -125,16 +125,15 @@ struct Matrix {
 
     Matrix(const Problem& p, const void* data, const float* s, int expert, int rows, int width)
         : values(elements(p, data, expert, std::int64_t{rows} * width), p.type),
-          scales(p.type == Type::kFp8 ? s + std::int64_t{expert} * (rows / kScaleGroup) *
-                                                (width / kScaleGroup)
-                                      : nullptr),
+          scales(p.type == Type::kFp8
+                     ? s + std::int64_t{expert} * (rows / kScaleGroup) * (width / kScaleGroup)
+                     : nullptr),
           columns(width),
           core(p.type) {}
 
     float scale(int row, int group) const {
-        return scales == nullptr
-                   ? 1.0F
-                   : scales[row / kScaleGroup * (columns / kScaleGroup) + group];
+        return scales == nullptr ? 1.0F
+                                 : scales[row / kScaleGroup * (columns / kScaleGroup) + group];
     }
 
     /// x times row `row`, exactly but for float64's roundings.
@@ -223,8 +222,7 @@ void run_expert(const Problem& p, const Weights& w, int expert, Rounding roundin
     std::vector<double> act(static_cast<std::size_t>(p.intermediate));
     const bool kernel = rounding == Rounding::kKernel;
     for (const ExpertRow& row : rows) {
-        for (int k = 0; k < p.hidden; ++k)
-            read[static_cast<std::size_t>(k)] = element(p, row.x, k);
+        for (int k = 0; k < p.hidden; ++k) read[static_cast<std::size_t>(k)] = element(p, row.x, k);
         const Vector x(read, p.type);
         const auto first = [&](int j) {
             return kernel ? double{w1.times(j, x, row.x_scale)}

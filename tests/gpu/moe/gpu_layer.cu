@@ -107,9 +107,8 @@ void GpuLayer::load(const Case& c) {
         const RankData& d = c.ranks[r];
         const Input& in = impl_->inputs[r];
         const auto copy = [&](const void* to, const auto& from) {
-            check(cudaMemcpyAsync(const_cast<void*>(to), from.data(),
-                                  from.size() * sizeof(from[0]), cudaMemcpyHostToDevice,
-                                  impl_->stream));
+            check(cudaMemcpyAsync(const_cast<void*>(to), from.data(), from.size() * sizeof(from[0]),
+                                  cudaMemcpyHostToDevice, impl_->stream));
         };
         copy(in.x, d.x);
         copy(in.x_scale, d.x_scale);

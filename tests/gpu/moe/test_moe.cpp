@@ -92,7 +92,8 @@ TEST_P(MegaMoeOnGpu, OrdersAndStorePathsGiveTheSameBits) {
         p.hidden = ranks == 2 ? 1280 : 512;
         p.top_k = 3;
         p.experts = 16;
-        const Case c(p, std::vector<int>(static_cast<std::size_t>(ranks), ranks == 8 ? 50 : 150), 11);
+        const Case c(p, std::vector<int>(static_cast<std::size_t>(ranks), ranks == 8 ? 50 : 150),
+                     11);
         GpuLayer layer(c);
         const auto first = layer.run();
         expect_near(c, first);
@@ -255,7 +256,9 @@ TEST_P(MegaMoeOnGpu, GraphReplaysWithRoutingThatChanges) {
     int wrong = 0;
     layer.replay(
         100, [&](int i) { layer.load(cases[static_cast<std::size_t>(i) % 3]); },
-        [&](int i) { wrong += layer.results() != expected[static_cast<std::size_t>(i) % 3] ? 1 : 0; });
+        [&](int i) {
+            wrong += layer.results() != expected[static_cast<std::size_t>(i) % 3] ? 1 : 0;
+        });
     EXPECT_EQ(wrong, 0);
 }
 

@@ -59,9 +59,9 @@ class Explorer {
                     visit(next);
                 }
             }
-            const bool over = s.claimed == grid_.tiles.size() &&
-                              std::all_of(s.cta.begin(), s.cta.end(),
-                                          [](const auto& q) { return q.empty(); });
+            const bool over =
+                s.claimed == grid_.tiles.size() &&
+                std::all_of(s.cta.begin(), s.cta.end(), [](const auto& q) { return q.empty(); });
             if (!moved && !over) ++stuck;
         }
         return stuck;
@@ -108,12 +108,13 @@ class Explorer {
 };
 
 const std::vector<std::pair<int, int>> kTiles = {{1, 1}, {2, 1}, {1, 2}, {2, 2}};
-const std::vector<std::vector<std::int32_t>> kRows = {{0, 1}, {0, 3}, {0, 0, 2, 2, 3}, {0, 1, 2, 4}};
+const std::vector<std::vector<std::int32_t>> kRows = {
+    {0, 1}, {0, 3}, {0, 0, 2, 2, 3}, {0, 1, 2, 4}};
 
 TEST(MoeClaims, NoOrderCanDeadlock) {
-    for (const char* name : {"wave:1", "wave:2", "wave:all", "alternate", "alternate+2", "ratio",
-                             "ratio+3", "lead:1", "lead:2", "lead:2/2", "wave:2/2", "ratio/2",
-                             "alternate/3"})
+    for (const char* name :
+         {"wave:1", "wave:2", "wave:all", "alternate", "alternate+2", "ratio", "ratio+3", "lead:1",
+          "lead:2", "lead:2/2", "wave:2/2", "ratio/2", "alternate/3"})
         for (const auto& [n1, n2] : kTiles)
             for (const auto& rows : kRows) {
                 const plan::MoeOrder order = parse_order(name);

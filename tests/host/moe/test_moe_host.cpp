@@ -38,8 +38,8 @@ std::vector<Results> run(const std::vector<Case>& calls, const Options& options 
         MegaMoe moe(group, p, std::span(&weights, 1), options);
         for (std::size_t i = 0; i < calls.size(); ++i) {
             Input in = calls[i].input(r);
-            std::vector<std::uint16_t> y(
-                static_cast<std::size_t>(in.tokens * p.hidden) + 8, 0xffff);
+            std::vector<std::uint16_t> y(static_cast<std::size_t>(in.tokens * p.hidden) + 8,
+                                         0xffff);
             in.y = y.data();
             moe.run(std::span(&in, 1));
             for (std::size_t j = 0; j < static_cast<std::size_t>(in.tokens * p.hidden); ++j)

@@ -117,9 +117,9 @@ RC_GTEST_PROP(MoePlan, RegionsDoNotOverlap, ()) {
     p.type = *rc::gen::element(Type::kBf16, Type::kFp8);
     const Layout at = make_layout(p);
     const std::int64_t regions[] = {
-        at.x,         at.x_scale,   at.experts,   at.weights,    at.sorted,      at.arrived,
-        at.combine,   at.pool_x,    at.pool_x_scale, at.act,     at.act_scale,   at.row_weight,
-        at.row_route, at.row_begin, at.row_count, at.pulled,     at.first_done,  at.second_done,
+        at.x,         at.x_scale,   at.experts,      at.weights, at.sorted,     at.arrived,
+        at.combine,   at.pool_x,    at.pool_x_scale, at.act,     at.act_scale,  at.row_weight,
+        at.row_route, at.row_begin, at.row_count,    at.pulled,  at.first_done, at.second_done,
         at.sent,      at.control,   at.bytes};
     for (std::size_t i = 1; i < std::size(regions); ++i) {
         RC_ASSERT(regions[i] % 1024 == 0);
@@ -130,19 +130,38 @@ RC_GTEST_PROP(MoePlan, RegionsDoNotOverlap, ()) {
     std::int64_t blocks = 0;
     std::int64_t left = routes;
     for (int e = 0; e < p.local_experts(); ++e) {
-        const std::int64_t rows = e + 1 == p.local_experts() ? left : std::min<std::int64_t>(left, 1);
+        const std::int64_t rows =
+            e + 1 == p.local_experts() ? left : std::min<std::int64_t>(left, 1);
         blocks += (rows + 127) / 128;
         left -= rows;
     }
     RC_ASSERT(blocks <= at.max_blocks);
 }
 
+TEST(MoePlan, InterleavesWhereTheLinkWouldHoldLinearTwoUp) {
+    const auto chosen = [](int ranks, int intermediate, Type type) {
+        Problem p = small();
+        p.ranks = ranks;
+        p.intermediate = intermediate;
+        p.type = type;
+        return choose_order(p).kind;
+    };
+    // A row's stores at 370 GB/s against its arithmetic: narrow experts are bound by the link, more
+    // so when more of the rows are away.
+    EXPECT_EQ(chosen(1, 768, Type::kFp8), plan::MoeOrderKind::kWave);
+    EXPECT_EQ(chosen(8, 768, Type::kFp8), plan::MoeOrderKind::kAlternate);
+    EXPECT_EQ(chosen(8, 1536, Type::kFp8), plan::MoeOrderKind::kAlternate);
+    EXPECT_EQ(chosen(2, 3072, Type::kFp8), plan::MoeOrderKind::kWave);
+    EXPECT_EQ(chosen(2, 2048, Type::kBf16), plan::MoeOrderKind::kWave);
+}
+
 TEST(MoePlan, OrdersAreNamedAsTheyAreParsed) {
-    for (const char* name : {"wave:all", "wave:1", "wave:12", "alternate", "alternate+264", "lead:8",
-                             "ratio", "ratio+3", "ratio+3/4", "wave:2/16"})
+    for (const char* name : {"wave:all", "wave:1", "wave:12", "alternate", "alternate+264",
+                             "lead:8", "ratio", "ratio+3", "ratio+3/4", "wave:2/16"})
         EXPECT_EQ(name_of(parse_order(name)), name);
-    for (const char* name : {"", "wave", "wave:0", "wave:-1", "lead:0", "lead:x", "ratio:2",
-                             "alternate+", "wave:2+3", "waves:2", "lead:99999999999", "lead:2/0", "lead:2/"})
+    for (const char* name :
+         {"", "wave", "wave:0", "wave:-1", "lead:0", "lead:x", "ratio:2", "alternate+", "wave:2+3",
+          "waves:2", "lead:99999999999", "lead:2/0", "lead:2/"})
         EXPECT_THROW(parse_order(name), Error) << name;
 }
 

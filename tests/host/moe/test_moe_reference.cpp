@@ -20,13 +20,13 @@ TEST(MoeReference, RoundsToE4m3) {
     EXPECT_EQ(to_e4m3(448.0F), 0x7e);
     EXPECT_EQ(to_e4m3(1e9F), 0x7e);
     EXPECT_EQ(to_e4m3(-0.5F), 0xb0);
-    EXPECT_EQ(to_e4m3(1.0625F), 0x38);          // a tie between 1 and 1.125, to even
-    EXPECT_EQ(to_e4m3(1.1875F), 0x3a);          // between 1.125 and 1.25
-    EXPECT_EQ(to_e4m3(1.99F), 0x40);            // carries into the exponent
-    EXPECT_EQ(to_e4m3(0.001953125F), 0x01);     // the smallest, 2^-9
-    EXPECT_EQ(to_e4m3(0.0009765625F), 0x00);    // half of it, to even
-    EXPECT_EQ(to_e4m3(0.0029296875F), 0x02);    // one and a half of it
-    EXPECT_EQ(to_e4m3(0.015625F), 0x08);        // the smallest normal, 2^-6
+    EXPECT_EQ(to_e4m3(1.0625F), 0x38);        // a tie between 1 and 1.125, to even
+    EXPECT_EQ(to_e4m3(1.1875F), 0x3a);        // between 1.125 and 1.25
+    EXPECT_EQ(to_e4m3(1.99F), 0x40);          // carries into the exponent
+    EXPECT_EQ(to_e4m3(0.001953125F), 0x01);   // the smallest, 2^-9
+    EXPECT_EQ(to_e4m3(0.0009765625F), 0x00);  // half of it, to even
+    EXPECT_EQ(to_e4m3(0.0029296875F), 0x02);  // one and a half of it
+    EXPECT_EQ(to_e4m3(0.015625F), 0x08);      // the smallest normal, 2^-6
     EXPECT_EQ(to_e4m3(std::nanf("")) & 0x7f, 0x7f);
     for (int code = 0; code < 256; ++code) {
         if ((code & 0x7f) == 0x7f) continue;
