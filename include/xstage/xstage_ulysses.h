@@ -50,7 +50,8 @@ typedef enum xstage_layout {
     XSTAGE_LAYOUT_BATCHED = 1,
     XSTAGE_LAYOUT_PADDED = 2,
     XSTAGE_LAYOUT_PAGES = 3,
-    XSTAGE_LAYOUT_SPLIT = 4
+    XSTAGE_LAYOUT_SPLIT = 4,
+    XSTAGE_LAYOUT_SCATTER = 5
 } xstage_layout;
 
 typedef struct xstage_ulysses_options {

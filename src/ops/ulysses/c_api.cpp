@@ -101,7 +101,7 @@ ulysses::Problem problem_of(const xstage_ulysses_options& o, std::size_t world) 
 
 ulysses::Options options_of(const xstage_ulysses_options& o) {
     ulysses::Options options;
-    options.plan.layout = enum_of(o.layout, ulysses::Layout::kSplit, "layout");
+    options.plan.layout = enum_of(o.layout, ulysses::Layout::kScatter, "layout");
     options.attend = o.gathered_only == 0;
     if (o.buffers != 0) options.buffers = o.buffers;
     if (o.kernel != nullptr) options.plug.run = kernel_of(o.kernel, o.user);
