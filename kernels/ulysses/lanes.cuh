@@ -39,32 +39,63 @@ __device__ __forceinline__ float sum_of_squares(const Vector<T>& v) {
     return sum;
 }
 
-/// Entries `at`, `at + 1`, ... of a table: two accesses where fp32 entries are aligned.
+/// Entries `at`, `at + 1`, ... of a table or of weights: wide accesses where they are aligned.
 template <class T>
-__device__ __forceinline__ void load_entries(float (&to)[kVector], const Rotary& r,
-                                             const void* table, std::int64_t at) {
-    const auto* entry = static_cast<const float*>(table) + at;
-    if (r.table_fp32 && reinterpret_cast<std::uintptr_t>(entry) % 16 == 0) {
-        const float4 low = reinterpret_cast<const float4*>(entry)[0];
-        const float4 high = reinterpret_cast<const float4*>(entry)[1];
-        memcpy(&to[0], &low, sizeof low);
-        memcpy(&to[4], &high, sizeof high);
+__device__ __forceinline__ void load_entries(float (&to)[kVector], bool fp32, const void* table,
+                                             std::int64_t at) {
+    if (fp32) {
+        const auto* entry = static_cast<const float*>(table) + at;
+        if (reinterpret_cast<std::uintptr_t>(entry) % 16 == 0) {
+            const float4 low = reinterpret_cast<const float4*>(entry)[0];
+            const float4 high = reinterpret_cast<const float4*>(entry)[1];
+            memcpy(&to[0], &low, sizeof low);
+            memcpy(&to[4], &high, sizeof high);
+            return;
+        }
+#pragma unroll
+        for (int j = 0; j < kVector; ++j) to[j] = entry[j];
+        return;
+    }
+    const auto* entry = static_cast<const T*>(table) + at;
+    if (reinterpret_cast<std::uintptr_t>(entry) % 16 == 0) {
+        const Vector<T> v = load(entry);
+#pragma unroll
+        for (int j = 0; j < kVector; ++j) to[j] = v.element[j].value();
         return;
     }
 #pragma unroll
-    for (int j = 0; j < kVector; ++j) to[j] = table_entry<T>(r, table, at + j);
+    for (int j = 0; j < kVector; ++j) to[j] = entry[j].value();
 }
 
 /// The table's entries for elements [first, first + 8) of a head.
 template <class T>
 __device__ __forceinline__ void load_table(float (&cos)[kVector], float (&sin)[kVector],
                                            const Rotary& r, std::int64_t base, int first) {
-    const bool run =
-        r.step == 1 && (r.table == RotaryTable::kPerDim || r.kind == RotaryKind::kHalf);
-    if (run) {
-        const std::int64_t at = base + cos_index(r, pair_of(r.kind, r.dims, first), first);
-        load_entries<T>(cos, r, r.cos, at);
-        load_entries<T>(sin, r, r.sin, at);
+    const bool half = r.kind == RotaryKind::kHalf;
+    if (r.step == 1 && (r.table != RotaryTable::kPerPair || half)) {
+        const std::int64_t at =
+            base + (half ? cos_index(r, pair_of(r.kind, r.dims, first), first) : first);
+        if (!half || r.table != RotaryTable::kEvenOdd) {
+            load_entries<T>(cos, r.table_fp32, r.cos, at);
+            load_entries<T>(sin, r.table_fp32, r.sin, at);
+            if (r.table != RotaryTable::kEvenOdd) return;
+#pragma unroll
+            for (int j = 0; j < kVector; j += 2) {
+                cos[j + 1] = cos[j];
+                sin[j] = sin[j + 1];
+            }
+            return;
+        }
+    }
+    if (r.step == 2 && r.table == RotaryTable::kPerPair && !half && r.table_fp32 &&
+        static_cast<const float*>(r.sin) == static_cast<const float*>(r.cos) + 1) {
+        // Complex numbers: four pairs are eight floats.
+        load_entries<T>(cos, true, r.cos, base + first);
+#pragma unroll
+        for (int j = 0; j < kVector; j += 2) {
+            sin[j] = sin[j + 1] = cos[j + 1];
+            cos[j + 1] = cos[j];
+        }
         return;
     }
 #pragma unroll
@@ -77,37 +108,57 @@ __device__ __forceinline__ void load_table(float (&cos)[kVector], float (&sin)[k
     }
 }
 
-/// A head's elements of this lane, normalised and rotated.
-template <class T>
-__device__ __forceinline__ void transform(const HeadScatter& s, Vector<T>& x,
-                                          const Vector<T>& other, float rstd, int head, int first,
-                                          int partner, const float (&cos)[kVector],
-                                          const float (&sin)[kVector]) {
-    float own[kVector], turned[kVector];
-    const std::int64_t weight =
-        s.norm.kind == NormKind::kFullWidth ? std::int64_t{head} * s.head_dim : 0;
-    const bool norm = s.norm.kind != NormKind::kNone;
-    const bool half = s.rotary.kind == RotaryKind::kHalf;
-    const bool rotates = s.rotary.kind != RotaryKind::kNone && first < s.rotary.dims;
-#pragma unroll
-    for (int j = 0; j < kVector; ++j)
-        own[j] = norm ? normalised<T>(s.norm, x.element[j].value(), rstd, weight + first + j)
-                      : x.element[j].value();
-    if (half && rotates) {
-#pragma unroll
-        for (int j = 0; j < kVector; ++j)
-            turned[j] =
-                norm ? normalised<T>(s.norm, other.element[j].value(), rstd, weight + partner + j)
-                     : other.element[j].value();
-    } else {
-#pragma unroll
-        for (int j = 0; j < kVector; ++j) turned[j] = own[j ^ 1];
-    }
+// Every choice below is the same for all elements: it is made around a loop, never inside it.
+
+/// With a choice of rounding that the compiler knows.
+template <class T, NormRounding kRounding>
+__device__ __forceinline__ void normalise(float (&y)[kVector], const Vector<T>& x, float rstd,
+                                          const float (&weight)[kVector]) {
 #pragma unroll
     for (int j = 0; j < kVector; ++j) {
-        const bool leads = half ? first < s.rotary.dims / 2 : j % 2 == 0;
-        x.element[j] = T::from(
-            rotates ? rotated<T>(s.rotary.math, leads, own[j], turned[j], cos[j], sin[j]) : own[j]);
+        const Norm one{NormKind::kPerHead, kRounding, true, &weight[j], 0};
+        y[j] = normalised<T>(one, x.element[j].value(), rstd, 0);
+    }
+}
+
+template <class T>
+__device__ __forceinline__ void normalise(float (&y)[kVector], const Vector<T>& x, const Norm& norm,
+                                          float rstd, const float (&weight)[kVector]) {
+    if (norm.kind == NormKind::kNone) {
+#pragma unroll
+        for (int j = 0; j < kVector; ++j) y[j] = x.element[j].value();
+    } else if (norm.weight == nullptr) {
+#pragma unroll
+        for (int j = 0; j < kVector; ++j)
+            y[j] = normalised<T>(Norm{}, x.element[j].value(), rstd, 0);
+    } else if (norm.rounding == NormRounding::kTwice) {
+        normalise<T, NormRounding::kTwice>(y, x, rstd, weight);
+    } else {
+        normalise<T, NormRounding::kOnce>(y, x, rstd, weight);
+    }
+}
+
+/// `leads` says for halves whether these elements are the first of their pairs.
+template <class T, RotaryMath kMath, bool kHalf>
+__device__ __forceinline__ void rotate(Vector<T>& x, const float (&own)[kVector],
+                                       const float (&partner)[kVector], bool leads,
+                                       const float (&cos)[kVector], const float (&sin)[kVector]) {
+#pragma unroll
+    for (int j = 0; j < kVector; ++j)
+        x.element[j] = T::from(rotated<T>(kMath, kHalf ? leads : j % 2 == 0, own[j],
+                                          partner[kHalf ? j : j ^ 1], cos[j], sin[j]));
+}
+
+template <class T, bool kHalf>
+__device__ __forceinline__ void rotate(RotaryMath math, Vector<T>& x, const float (&own)[kVector],
+                                       const float (&partner)[kVector], bool leads,
+                                       const float (&cos)[kVector], const float (&sin)[kVector]) {
+    if (math == RotaryMath::kSeparate) {
+        rotate<T, RotaryMath::kSeparate, kHalf>(x, own, partner, leads, cos, sin);
+    } else if (math == RotaryMath::kFused) {
+        rotate<T, RotaryMath::kFused, kHalf>(x, own, partner, leads, cos, sin);
+    } else {
+        rotate<T, RotaryMath::kEachRounded, kHalf>(x, own, partner, leads, cos, sin);
     }
 }
 

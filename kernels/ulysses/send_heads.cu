@@ -20,10 +20,10 @@ cudaError_t send_by_elements(const HeadScatter& scatter, cudaStream_t stream);
 
 namespace {
 
-// Heads in flight per group: 64 bytes a thread hide memory's latency; with arithmetic between, its
-// own latency is hidden by the other warps, and registers are dearer.
-constexpr int kPlainHeads = 4;
-constexpr int kHeads = 2;
+// Heads in flight per group. 64 bytes a thread hide memory's latency; with arithmetic between, 32
+// do beside more warps, since registers are what warps are short of then.
+template <bool kPlain>
+constexpr int kInFlight = kPlain ? 4 : 2;
 
 bool is_plain(const HeadScatter& s) {
     return s.norm.kind == NormKind::kNone && s.rotary.kind == RotaryKind::kNone;
@@ -44,13 +44,14 @@ struct Walk {
     int pieces;  ///< of a row
 };
 
-__device__ __forceinline__ Walk walk_of(const HeadScatter& s, int turn, int in_flight) {
+template <bool kPlain>
+__device__ __forceinline__ Walk walk_of(const HeadScatter& s, int turn) {
     const std::int64_t rows = s.rows * s.batch;
     Walk w{};
     w.turns = s.order == SendOrder::kInterleaved;
     w.to = send_step(s.order, s.rank, s.world, rows, w.turns ? 0 : turn * rows).destination;
     w.heads = w.turns ? sent_heads(s) : s.head_count[w.to];
-    w.pieces = (w.heads + in_flight - 1) / in_flight;
+    w.pieces = (w.heads + kInFlight<kPlain> - 1) / kInFlight<kPlain>;
     return w;
 }
 
@@ -58,16 +59,67 @@ __device__ __forceinline__ int next_of(const HeadScatter& s, int peer) {
     return peer + 1 == s.world ? 0 : peer + 1;
 }
 
+/// A lane's part in the norm and rotation of any head, found once for a projection.
+struct LaneNorm {
+    bool half, rotates, leads;
+    float reciprocal;          ///< of head_dim where its product is the quotient, else 0
+    int partner;               ///< element that this lane's first one is rotated with
+    float weight[2][kVector];  ///< own and the partner's, where all heads have the same
+};
+
+template <class T>
+__device__ __forceinline__ LaneNorm lane_norm(const HeadScatter& s, int first) {
+    LaneNorm n{};
+    const bool power_of_two = (s.head_dim & (s.head_dim - 1)) == 0;
+    n.reciprocal = power_of_two ? 1.0f / static_cast<float>(s.head_dim) : 0.0f;
+    n.rotates = s.rotary.kind != RotaryKind::kNone && first < s.rotary.dims;
+    n.half = n.rotates && s.rotary.kind == RotaryKind::kHalf;
+    n.leads = first < s.rotary.dims / 2;
+    n.partner = n.half ? pair_of(s.rotary.kind, s.rotary.dims, first).partner : first;
+    if (s.norm.kind == NormKind::kPerHead && s.norm.weight != nullptr && first < s.head_dim) {
+        load_entries<T>(n.weight[0], s.norm.weight_fp32, s.norm.weight, first);
+        load_entries<T>(n.weight[1], s.norm.weight_fp32, s.norm.weight, n.partner);
+    }
+    return n;
+}
+
+/// One head's elements of this lane, normalised and rotated.
+template <class T>
+__device__ __forceinline__ void transform(const HeadScatter& s, const LaneNorm& n, int first,
+                                          int head, float rstd, Vector<T>& x,
+                                          const Vector<T>& other, const float (&cos)[kVector],
+                                          const float (&sin)[kVector]) {
+    float own[kVector], partner[kVector];
+    if (s.norm.kind == NormKind::kFullWidth && s.norm.weight != nullptr) {
+        float weight[kVector];
+        const std::int64_t at = std::int64_t{head} * s.head_dim;
+        load_entries<T>(weight, s.norm.weight_fp32, s.norm.weight, at + first);
+        normalise<T>(own, x, s.norm, rstd, weight);
+        if (n.half) {
+            load_entries<T>(weight, s.norm.weight_fp32, s.norm.weight, at + n.partner);
+            normalise<T>(partner, other, s.norm, rstd, weight);
+        }
+    } else {
+        normalise<T>(own, x, s.norm, rstd, n.weight[0]);
+        if (n.half) normalise<T>(partner, other, s.norm, rstd, n.weight[1]);
+    }
+    if (n.half) {
+        rotate<T, true>(s.rotary.math, x, own, partner, n.leads, cos, sin);
+    } else if (n.rotates) {
+        rotate<T, false>(s.rotary.math, x, own, own, true, cos, sin);
+    } else {
+#pragma unroll
+        for (int j = 0; j < kVector; ++j) x.element[j] = T::from(own[j]);
+    }
+}
+
 /// Heads [slot, slot + heads) of the walk over one row.
 template <class T, bool kPlain>
-__device__ __forceinline__ void send_piece(const HeadScatter& s, const Group& g, int b,
-                                           std::int64_t row, int to, int slot, int heads) {
-    constexpr int kInFlight = kPlain ? kPlainHeads : kHeads;
+__device__ __forceinline__ void send_piece(const HeadScatter& s, const Group& g, const LaneNorm& n,
+                                           int b, std::int64_t row, int to, int slot, int heads) {
+    constexpr int kMost = kInFlight<kPlain>;
     const int first = g.first;
     const bool holds = first < s.head_dim;
-    const bool rotates = s.rotary.kind != RotaryKind::kNone && first < s.rotary.dims;
-    const bool half = s.rotary.kind == RotaryKind::kHalf && first < s.rotary.dims;
-    const int partner = half ? pair_of(s.rotary.kind, s.rotary.dims, first).partner : first;
     const std::int64_t axis = axis_row(s.map, s.map_rank, row);
     const T* from = static_cast<const T*>(s.from) + b * s.from_batch + row * s.from_row;
     const auto place = [&](int peer) {
@@ -78,12 +130,12 @@ __device__ __forceinline__ void send_piece(const HeadScatter& s, const Group& g,
         to = next_of(s, to);
     }
     T* row_there = place(to);
-    T* dest[kInFlight];
-    int head[kInFlight];
-    Vector<T> x[kInFlight] = {};
-    Vector<T> other[kInFlight] = {};
+    T* dest[kMost];
+    int head[kMost];
+    Vector<T> x[kMost] = {};
+    Vector<T> other[kMost] = {};
 #pragma unroll
-    for (int k = 0; k < kInFlight; ++k) {
+    for (int k = 0; k < kMost; ++k) {
         while (k < heads && slot >= s.head_count[to]) {
             slot = 0;
             to = next_of(s, to);
@@ -94,29 +146,31 @@ __device__ __forceinline__ void send_piece(const HeadScatter& s, const Group& g,
         ++slot;
         if (k >= heads || !holds) continue;
         x[k] = load(from + head[k] * s.from_head + first);
-        if (!kPlain && half) other[k] = load(from + head[k] * s.from_head + partner);
+        if (!kPlain && n.half) other[k] = load(from + head[k] * s.from_head + n.partner);
     }
     if constexpr (!kPlain) {
         float cos[kVector] = {}, sin[kVector] = {};
         const std::int64_t table = b * s.rotary.batch_stride + row * s.rotary.row_stride;
 #pragma unroll
-        for (int k = 0; k < kInFlight; ++k) {
+        for (int k = 0; k < kMost; ++k) {
             if (k >= heads) continue;
             float rstd = 1;
             if (s.norm.kind == NormKind::kPerHead) {
                 const float sum = sum_over(holds ? sum_of_squares(x[k]) : 0.0f, g.lanes, g.mask);
-                rstd = exact::rsqrt(
-                    exact::add(__fdiv_rn(sum, static_cast<float>(s.head_dim)), s.norm.eps));
+                const float mean = n.reciprocal != 0
+                                       ? exact::mul(sum, n.reciprocal)
+                                       : __fdiv_rn(sum, static_cast<float>(s.head_dim));
+                rstd = exact::rsqrt(exact::add(mean, s.norm.eps));
             } else if (s.norm.kind == NormKind::kFullWidth) {
                 rstd = s.rstd[b * s.rows + row];
             }
-            if (rotates && (k == 0 || s.rotary.head_stride != 0))
+            if (n.rotates && (k == 0 || s.rotary.head_stride != 0))
                 load_table<T>(cos, sin, s.rotary, table + head[k] * s.rotary.head_stride, first);
-            if (holds) transform<T>(s, x[k], other[k], rstd, head[k], first, partner, cos, sin);
+            if (holds) transform<T>(s, n, first, head[k], rstd, x[k], other[k], cos, sin);
         }
     }
 #pragma unroll
-    for (int k = 0; k < kInFlight; ++k) {
+    for (int k = 0; k < kMost; ++k) {
         if (k >= heads || !holds) continue;
         uint4 raw;
         memcpy(&raw, &x[k], sizeof raw);
@@ -129,11 +183,11 @@ __device__ __forceinline__ void send_piece(const HeadScatter& s, const Group& g,
 template <class T, bool kPlain>
 __device__ __forceinline__ std::int64_t send_part(const HeadScatter& s, const Group& g,
                                                   std::int64_t i) {
-    constexpr int kInFlight = kPlain ? kPlainHeads : kHeads;
+    const LaneNorm n = kPlain ? LaneNorm{} : lane_norm<T>(s, g.first);
     const std::int64_t rows = s.rows * s.batch;
     const int turns = s.order == SendOrder::kInterleaved ? 1 : s.world;
     for (int turn = 0; turn < turns; ++turn) {
-        const Walk w = walk_of(s, turn, kInFlight);
+        const Walk w = walk_of<kPlain>(s, turn);
         const std::int64_t count = rows * w.pieces;
         if (i >= count) {
             i -= count;
@@ -148,8 +202,9 @@ __device__ __forceinline__ std::int64_t send_part(const HeadScatter& s, const Gr
         const int piece_step = static_cast<int>(g.count) - row_step * w.pieces;
         const int to_step = w.turns ? row_step % s.world : 0;
         for (; i < count; i += g.count) {
-            const int slot = piece * kInFlight;
-            send_piece<T, kPlain>(s, g, b, row, to, slot, min(kInFlight, w.heads - slot));
+            const int slot = piece * kInFlight<kPlain>;
+            send_piece<T, kPlain>(s, g, n, b, row, to, slot,
+                                  min(kInFlight<kPlain>, w.heads - slot));
             piece += piece_step;
             const int carry = piece >= w.pieces ? 1 : 0;
             piece -= carry != 0 ? w.pieces : 0;
@@ -168,7 +223,7 @@ __device__ __forceinline__ std::int64_t send_part(const HeadScatter& s, const Gr
 
 /// `kPlain`: no part has a norm or a rotation.
 template <class T, bool kPlain>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kPlain ? 4 : 2)
     send_vectors(const __grid_constant__ HeadExchange all, int lanes, unsigned plain_parts) {
     Group g{};
     g.lanes = lanes;
@@ -203,7 +258,7 @@ std::int64_t piece_count(const HeadExchange& all) {
     std::int64_t count = 0;
     for (int i = 0; i < all.count; ++i) {
         const HeadScatter& s = all.part[i];
-        const int in_flight = is_plain(s) ? kPlainHeads : kHeads;
+        const int in_flight = is_plain(s) ? kInFlight<true> : kInFlight<false>;
         const auto pieces = [&](int heads) { return (heads + in_flight - 1) / in_flight; };
         int of_row = 0;
         if (s.order == SendOrder::kInterleaved) {
