@@ -268,9 +268,9 @@ ShapeTimes RankBench::shape(const BenchShape& s) {
     }
     add_alone(p);
     add_signals(p);
-    for (Layout layout : {Layout::kScatter, Layout::kBatched, Layout::kSplit})
-        add_stitched(layout, p, false, result);
-    for (Layout layout : {Layout::kPadded, Layout::kPages}) add_stitched(layout, p, true, result);
+    for (Layout layout : {Layout::kScatter, Layout::kSplit}) add_stitched(layout, p, false, result);
+    for (Layout layout : {Layout::kBatched, Layout::kPadded, Layout::kPages})
+        add_stitched(layout, p, true, result);
     if (plug_.stores_to_peers) add_stitched(Layout::kPeers, p, false, result);
     add_exchanges(p, result);
     add_copies(p);
