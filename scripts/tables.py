@@ -174,17 +174,31 @@ def ulysses_exchange():
                   "with norm and rotation", "with its signals (us)"), rows)
 
 
-def host_bench():
+def short(value):
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def host_bench(name, columns):
     rows = []
-    for path in sorted((ROOT / "bench/results/host").glob("*.json")):
-        for b in json.loads(path.read_text())["benchmarks"]:
-            if b.get("aggregate_name") == "median":
-                rows.append((f"`{b['run_name'].split('/')[0]}`", f"{b['real_time']:.4g} {b['time_unit']}"))
-    return table(("benchmark", "median"), rows)
+    for b in load(ROOT / f"bench/results/host/{name}.json")["benchmarks"]:
+        if b.get("aggregate_name") != "median":
+            continue
+        run = re.sub(r"/(iterations:\d+|real_time)", "", b["run_name"])
+        cells = (short(b[key] * scale) if key in b else "" for key, scale in columns.values())
+        rows.append((f"`{run}`", f"{short(b['real_time'])} {b['time_unit']}", *cells))
+    return table(("benchmark", "median", *columns), sorted(rows))
 
 
-TABLES = {f.__name__: f for f in (parameters, held_out, held_out_by_sms, rates, litmus, fabric, attention, host_bench, ulysses_p2,
-                              ulysses_p4, ulysses_own, ulysses_kernels, ulysses_exchange)}
+def bench_model():
+    return host_bench("bench_model", {"peak MB": ("peak_MB", 1)})
+
+
+def bench_sim():
+    return host_bench("bench_sim", {"events": ("events", 1), "ns per event": ("s_per_event", 1e9), "peak MiB": ("peak_rss_MiB", 1)})
+
+
+TABLES = {f.__name__: f for f in (parameters, held_out, held_out_by_sms, rates, litmus, fabric, attention, bench_model, bench_sim,
+                              ulysses_p2, ulysses_p4, ulysses_own, ulysses_kernels, ulysses_exchange)}
 
 
 def main():

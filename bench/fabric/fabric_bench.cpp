@@ -133,14 +133,14 @@ Json local_rows(int world) {
 }
 
 Json process_rows(const std::string& name, int rank, const std::vector<int>& devices) {
-    FabricOptions options = options_of(Backend::kProcess, name, rank, 2);
+    const int world = static_cast<int>(devices.size());
+    const bool shared = devices[0] == devices[1];
+    FabricOptions options = options_of(Backend::kProcess, name, rank, world);
     options.devices = {devices[rank]};
     Fabric fabric(options);
-    Json row{{"backend", "process"},
-             {"ranks", 2},
-             {"gpus", devices[0] == devices[1] ? 1 : 2},
-             {"rank", rank}};
-    if (devices[0] != devices[1]) {
+    Json row{
+        {"backend", "process"}, {"ranks", world}, {"gpus", shared ? 1 : world}, {"rank", rank}};
+    if (!shared) {  // processes that take turns on one GPU say nothing about a barrier
         row["barrier_us"] = time_barriers(fabric, devices[rank]);
         row["call_us"] = time_calls(fabric, devices[rank]);
     }
@@ -242,12 +242,16 @@ int main(int argc, char** argv) {
         for (int world : {2, 4, 8})
             rows.push_back(in_children(1, [&](int) { return local_rows(world); }).front());
         std::vector<std::vector<int>> placements{{0, 0}};
-        if (info["gpus"].size() >= 2) placements.push_back({0, 1});
+        for (int world = 2; world <= static_cast<int>(info["gpus"].size()); world *= 2) {
+            placements.emplace_back(world);
+            std::iota(placements.back().begin(), placements.back().end(), 0);
+        }
         for (const auto& devices : placements) {
-            const std::string name =
-                "bench-" + std::to_string(::getpid()) + std::to_string(devices[1]);
+            const int world = static_cast<int>(devices.size());
+            const std::string name = "bench-" + std::to_string(::getpid()) + "-" +
+                                     std::to_string(devices[1]) + "-" + std::to_string(world);
             for (const Json& row :
-                 in_children(2, [&](int rank) { return process_rows(name, rank, devices); }))
+                 in_children(world, [&](int rank) { return process_rows(name, rank, devices); }))
                 rows.push_back(row);
         }
         const Json document{{"schema_version", 1},

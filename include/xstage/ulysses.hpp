@@ -54,6 +54,9 @@ struct AttentionCall {
     const std::int32_t* kv_lengths = nullptr;  ///< per batch index of k, in k's memory; null: all
     std::int64_t kv_lengths_stride = 0;        ///< 0 when all batch indices share one length
     void* stream = nullptr;                    ///< cudaStream_t; null on `host`
+    /// Set when the plug does not store to `out`: a kernel with a result of its own says here where
+    /// it stands (on this rank's GPU, until the stream has passed the call) and leaves `out` alone.
+    View* own_out = nullptr;
 };
 using AttentionKernel = std::function<void(const AttentionCall&)>;
 

@@ -59,60 +59,6 @@ __device__ __forceinline__ int next_of(const HeadScatter& s, int peer) {
     return peer + 1 == s.world ? 0 : peer + 1;
 }
 
-/// A lane's part in the norm and rotation of any head, found once for a projection.
-struct LaneNorm {
-    bool half, rotates, leads;
-    float reciprocal;          ///< of head_dim where its product is the quotient, else 0
-    int partner;               ///< element that this lane's first one is rotated with
-    float weight[2][kVector];  ///< own and the partner's, where all heads have the same
-};
-
-template <class T>
-__device__ __forceinline__ LaneNorm lane_norm(const HeadScatter& s, int first) {
-    LaneNorm n{};
-    const bool power_of_two = (s.head_dim & (s.head_dim - 1)) == 0;
-    n.reciprocal = power_of_two ? 1.0f / static_cast<float>(s.head_dim) : 0.0f;
-    n.rotates = s.rotary.kind != RotaryKind::kNone && first < s.rotary.dims;
-    n.half = n.rotates && s.rotary.kind == RotaryKind::kHalf;
-    n.leads = first < s.rotary.dims / 2;
-    n.partner = n.half ? pair_of(s.rotary.kind, s.rotary.dims, first).partner : first;
-    if (s.norm.kind == NormKind::kPerHead && s.norm.weight != nullptr && first < s.head_dim) {
-        load_entries<T>(n.weight[0], s.norm.weight_fp32, s.norm.weight, first);
-        load_entries<T>(n.weight[1], s.norm.weight_fp32, s.norm.weight, n.partner);
-    }
-    return n;
-}
-
-/// One head's elements of this lane, normalised and rotated.
-template <class T>
-__device__ __forceinline__ void transform(const HeadScatter& s, const LaneNorm& n, int first,
-                                          int head, float rstd, Vector<T>& x,
-                                          const Vector<T>& other, const float (&cos)[kVector],
-                                          const float (&sin)[kVector]) {
-    float own[kVector], partner[kVector];
-    if (s.norm.kind == NormKind::kFullWidth && s.norm.weight != nullptr) {
-        float weight[kVector];
-        const std::int64_t at = std::int64_t{head} * s.head_dim;
-        load_entries<T>(weight, s.norm.weight_fp32, s.norm.weight, at + first);
-        normalise<T>(own, x, s.norm, rstd, weight);
-        if (n.half) {
-            load_entries<T>(weight, s.norm.weight_fp32, s.norm.weight, at + n.partner);
-            normalise<T>(partner, other, s.norm, rstd, weight);
-        }
-    } else {
-        normalise<T>(own, x, s.norm, rstd, n.weight[0]);
-        if (n.half) normalise<T>(partner, other, s.norm, rstd, n.weight[1]);
-    }
-    if (n.half) {
-        rotate<T, true>(s.rotary.math, x, own, partner, n.leads, cos, sin);
-    } else if (n.rotates) {
-        rotate<T, false>(s.rotary.math, x, own, own, true, cos, sin);
-    } else {
-#pragma unroll
-        for (int j = 0; j < kVector; ++j) x.element[j] = T::from(own[j]);
-    }
-}
-
 /// Heads [slot, slot + heads) of the walk over one row.
 template <class T, bool kPlain>
 __device__ __forceinline__ void send_piece(const HeadScatter& s, const Group& g, const LaneNorm& n,

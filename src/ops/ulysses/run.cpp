@@ -138,6 +138,9 @@ void UlyssesAttention::Impl::send_text(int local, int buffer, const View& from, 
     s.from = bytes_at(from);
     s.from_batch = from.batch_stride * e;
     s.from_row = from.row_stride * e;
+    s.from_head = from.head_stride * e;
+    s.to_head = p.head_dim * e;
+    s.heads = plan.heads.q[rank].count();
     for (int r = 0; r < p.world(); ++r) {
         const View to = arena->text_out(buffer, r);
         std::byte* place = bytes_at(to) + plan.heads.q[rank].begin * p.head_dim * e;
@@ -146,7 +149,7 @@ void UlyssesAttention::Impl::send_text(int local, int buffer, const View& from, 
         s.to_row = to.row_stride * e;
         s.rows[r] = p.text_q;
     }
-    s.bytes = static_cast<int>(plan.heads.q[rank].count() * p.head_dim * e);
+    s.bytes = static_cast<int>(p.head_dim * e);
     mover->move(s, local, stream);
 }
 
@@ -273,15 +276,21 @@ void UlyssesAttention::Impl::attend_packed(const Ready& ready, int local, int bu
     if (p.with_lse)
         call.lse = {reinterpret_cast<float*>(arena->kernel_lse(call.rank, 0)),
                     call.heads_q * plan.q_rows, plan.q_rows};
+    View result = call.out;
+    call.own_out = &result;
     options.plug.run(call);
+    call.out = result;
 
     RowScatter s = rows_to_all(call.rank);
     s.from = bytes_at(call.out);
     s.from_batch = call.out.batch_stride * e;
     s.from_row = call.out.row_stride * e;
+    s.from_head = call.out.head_stride * e;
     s.from_map = plan.q_map;
     s.to_row = static_cast<std::int64_t>(plan.out_row_bytes());
-    s.bytes = static_cast<int>(call.heads_q * p.head_dim * e);
+    s.to_head = p.head_dim * e;
+    s.heads = call.heads_q;
+    s.bytes = static_cast<int>(p.head_dim * e);
     const fabric::StitchedTensor& out = arena->out(0);
     for (int r = 0; r < p.world(); ++r) {
         const auto i = static_cast<std::size_t>(r);
