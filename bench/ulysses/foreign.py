@@ -30,7 +30,7 @@ Lse = struct("Lse", [("data", P), ("batch", I64), ("head", I64)])
 Call = struct("Call", [("struct_size", ctypes.c_size_t), ("rank", I32), ("batch", I32), ("rows_q", I64), ("rows_kv", I64),
                        ("heads_q", I32), ("heads_kv", I32), ("head_dim", I32), ("dtype", I32), ("scale", F), ("q", View),
                        ("k", View), ("v", View), ("out", View), ("lse", Lse), ("lengths", P), ("lengths_stride", I64),
-                       ("stream", P)])
+                       ("stream", P), ("own_out", P)])
 Kernel = ctypes.CFUNCTYPE(ctypes.c_int, P, ctypes.POINTER(Call))
 FabricOptions = struct("FabricOptions", [("struct_size", ctypes.c_size_t), ("backend", I32), ("world", I32), ("rank", I32),
                                          ("name", ctypes.c_char_p), ("devices", ctypes.POINTER(I32)),
@@ -41,7 +41,7 @@ Options = struct("Options", [("struct_size", ctypes.c_size_t), ("batch", I32), (
                              ("head_dim", I32), ("rows_q", ctypes.POINTER(I64)), ("rows_kv", P), ("text_q", I64),
                              ("text_kv", I64), ("text_front", I32), ("dtype", I32), ("with_lse", I32), ("with_lengths", I32),
                              ("out_pitch", I64), ("layout", I32), ("gathered_only", I32), ("buffers", I32),
-                             ("kernel", Kernel), ("user", P), ("returns_packed", I32), ("tile_rows", I64)])
+                             ("kernel", Kernel), ("user", P), ("returns_packed", I32), ("tile_rows", I64), ("builtin", I32)])
 Norm = struct("Norm", [("kind", I32), ("rounding", I32), ("fp32", I32), ("weight", P), ("eps", F)])
 Rotary = struct("Rotary", [(n, I32) for n in "kind table math fp32 dims step".split()] + [("cos", P), ("sin", P)]
                 + [(n, I64) for n in "batch row head".split()])

@@ -277,7 +277,7 @@ void UlyssesAttention::Impl::attend_packed(const Ready& ready, int local, int bu
         call.lse = {reinterpret_cast<float*>(arena->kernel_lse(call.rank, 0)),
                     call.heads_q * plan.q_rows, plan.q_rows};
     View result = call.out;
-    call.own_out = &result;
+    if (!options.plug.stores_to_out) call.own_out = &result;
     options.plug.run(call);
     call.out = result;
 
