@@ -34,6 +34,7 @@ void add_bench(CLI::App& app) {
     auto o = std::make_shared<Options>();
     CLI::App* bench = app.add_subcommand("bench", "Recorded benchmarks on this node");
     bench->require_subcommand(1);
+    add_bench_moe(*bench, app);
     CLI::App* command = bench->add_subcommand("ulysses",
                                               "Attention with its second all-to-all stitched, "
                                               "packed and by NCCL, against attention alone");
