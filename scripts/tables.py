@@ -100,6 +100,15 @@ def attention():
     return table(("S", "TFLOP/s", "cuDNN 9.19", "ratio (95% interval)"), rows)
 
 
+def python_overhead():
+    rows = []
+    for r in load("bench/results/h200/python.json")["rows"]:
+        us = {n: v["median"] for n, v in r["host_us_per_rank"].items()}
+        rows.append((r["ranks"], r["rows_per_rank"], f"{us['direct']:.1f}", f"{us['attend_and_scatter']:.1f}",
+                     f"{r['overhead_us']['attend_and_scatter']:.1f}", f"{us['attend']:.1f}", f"{r['overhead_us']['attend']:.1f}"))
+    return table(("ranks", "rows each", "F.scaled_dot_product_attention", "attend_and_scatter", "more", "attend", "more"), rows)
+
+
 def short(value):
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
@@ -123,7 +132,7 @@ def bench_sim():
     return host_bench("bench_sim", {"events": ("events", 1), "ns per event": ("s_per_event", 1e9), "peak MiB": ("peak_rss_MiB", 1)})
 
 
-TABLES = {f.__name__: f for f in (parameters, held_out, held_out_by_sms, rates, litmus, fabric, attention, bench_model, bench_sim)}
+TABLES = {f.__name__: f for f in (python_overhead, parameters, held_out, held_out_by_sms, rates, litmus, fabric, attention, bench_model, bench_sim)}
 
 
 def main():
