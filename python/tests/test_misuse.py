@@ -197,6 +197,17 @@ def test_tables_and_weights_that_do_not_fit(ranks):
         assert "16 values, expected 8" in str(error)
 
 
+def test_a_backend_that_does_not_exist(monkeypatch):
+    with pytest.raises(xstage.BadInput, match="choose one of auto, host"):
+        xstage.Group("x", 0, 1, backend="gpu")
+    monkeypatch.setenv("XSTAGE_BACKEND", "gpu")
+    with pytest.raises(xstage.BadInput, match="XSTAGE_BACKEND=gpu: choose one of auto, host"):
+        xstage.Group("x", 0, 1)
+    monkeypatch.setenv("XSTAGE_BACKEND", "host")
+    with pytest.warns(RuntimeWarning, match="on the host, slowly: XSTAGE_BACKEND=host"), xstage.Group("x", 0, 1) as g:
+        assert (g.backend, g.fallback_reason) == ("host", "XSTAGE_BACKEND=host")
+
+
 def test_numpy_has_no_bfloat16(ranks):
     def body(group):
         xstage.stitch(group, rows=4, row_shape=(8,), dtype="bfloat16", like="numpy").receive(0)
