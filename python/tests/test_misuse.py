@@ -98,7 +98,7 @@ def test_names(ranks):
         xstage.Ulysses(group, rows=6, heads=4, head_dim=8, attention="flash")
 
     for error in attempt(ranks, kernel):
-        assert "'flash': choose one of cudnn, reference" in str(error)
+        assert "'flash': choose one of cudnn, xstage, reference" in str(error)
 
     def gpu_kernel(group):
         xstage.Ulysses(group, rows=6, heads=4, head_dim=8, attention="cudnn")

@@ -12,7 +12,7 @@ from xstage._errors import BY_STATUS, Unsupported, XstageError
 HOST, LOCAL, PROCESS, NVSHMEM = range(4)
 BACKENDS = ("host", "local", "process", "nvshmem")
 DTYPES = {"uint8": 0, "float16": 1, "bfloat16": 2, "float32": 3, "float64": 4}
-LAYOUTS = {"auto": 0, "batched": 1, "padded": 2, "pages": 3, "split": 4}
+LAYOUTS = {"auto": 0, "batched": 1, "padded": 2, "pages": 3, "split": 4, "scatter": 5}
 
 
 class _Sized(ctypes.Structure):
