@@ -174,6 +174,15 @@ def ulysses_exchange():
                   "with norm and rotation", "with its signals (us)"), rows)
 
 
+def python_overhead():
+    rows = []
+    for r in load("bench/results/h200/python.json")["rows"]:
+        us = {n: v["median"] for n, v in r["host_us_per_rank"].items()}
+        rows.append((r["ranks"], r["rows_per_rank"], f"{us['direct']:.1f}", f"{us['attend_and_scatter']:.1f}",
+                     f"{r['overhead_us']['attend_and_scatter']:.1f}", f"{us['attend']:.1f}", f"{r['overhead_us']['attend']:.1f}"))
+    return table(("ranks", "rows each", "F.scaled_dot_product_attention", "attend_and_scatter", "more", "attend", "more"), rows)
+
+
 def short(value):
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
@@ -198,7 +207,7 @@ def bench_sim():
 
 
 TABLES = {f.__name__: f for f in (parameters, held_out, held_out_by_sms, rates, litmus, fabric, attention, bench_model, bench_sim,
-                              ulysses_p2, ulysses_p4, ulysses_own, ulysses_kernels, ulysses_exchange)}
+                              ulysses_p2, ulysses_p4, ulysses_own, ulysses_kernels, ulysses_exchange, python_overhead)}
 
 
 def main():

@@ -10,8 +10,9 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 
-def _rank(rank, world, body, path, errors):
+def _rank(rank, world, body, path, errors, backend):
     torch.set_num_threads(1)
+    os.environ["XSTAGE_BACKEND"] = backend
     dist.init_process_group("cpu:gloo,cuda:gloo", init_method=f"file://{path}", rank=rank, world_size=world)
     try:
         with warnings.catch_warnings(record=True) as caught:
@@ -28,12 +29,12 @@ def _rank(rank, world, body, path, errors):
         dist.destroy_process_group()
 
 
-def spawn(body, world, timeout=240):
+def spawn(body, world, timeout=240, backend="host"):
     """body(rank, world) in `world` processes. Warnings of rank 0 are warned again here."""
     context = mp.get_context("spawn")
     errors = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
-        args = (world, body, os.path.join(folder, "store"), errors)
+        args = (world, body, os.path.join(folder, "store"), errors, backend)
         processes = [context.Process(target=_rank, args=(r, *args)) for r in range(world)]
         for p in processes:
             p.start()

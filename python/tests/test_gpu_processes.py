@@ -54,4 +54,4 @@ def body(rank, world):
 
 
 def test_two_processes():
-    spawn(body, 2, timeout=100)
+    spawn(body, 2, timeout=100, backend="auto")

@@ -198,7 +198,8 @@ def test_kernels_of_the_user(ranks, kernel, way):
 
     def body(group):
         context = xstage.Ulysses(
-            group, rows=rows, heads=4, head_dim=8, batch=2, text=text, dtype="float32", attention=kernel, lse=lse_too
+            group, rows=rows, heads=4, head_dim=8, batch=2, text=text, dtype="float32", attention=kernel, lse=lse_too,
+            layout="split",
         )
         assert context.backend.removesuffix("/copied") == f"host/{kernel.__name__}/{way}"
         found = context.attend(

@@ -98,7 +98,7 @@ def test_names(ranks):
         xstage.Ulysses(group, rows=6, heads=4, head_dim=8, attention="flash")
 
     for error in attempt(ranks, kernel):
-        assert "'flash': choose one of cudnn, reference" in str(error)
+        assert "'flash': choose one of cudnn, xstage, reference" in str(error)
 
     def gpu_kernel(group):
         xstage.Ulysses(group, rows=6, heads=4, head_dim=8, attention="cudnn")
@@ -195,6 +195,17 @@ def test_tables_and_weights_that_do_not_fit(ranks):
 
     for error in attempt(ranks, weight):
         assert "16 values, expected 8" in str(error)
+
+
+def test_a_backend_that_does_not_exist(monkeypatch):
+    with pytest.raises(xstage.BadInput, match="choose one of auto, host"):
+        xstage.Group("x", 0, 1, backend="gpu")
+    monkeypatch.setenv("XSTAGE_BACKEND", "gpu")
+    with pytest.raises(xstage.BadInput, match="XSTAGE_BACKEND=gpu: choose one of auto, host"):
+        xstage.Group("x", 0, 1)
+    monkeypatch.setenv("XSTAGE_BACKEND", "host")
+    with pytest.warns(RuntimeWarning, match="on the host, slowly: XSTAGE_BACKEND=host"), xstage.Group("x", 0, 1) as g:
+        assert (g.backend, g.fallback_reason) == ("host", "XSTAGE_BACKEND=host")
 
 
 def test_numpy_has_no_bfloat16(ranks):

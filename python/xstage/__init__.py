@@ -20,6 +20,8 @@ _WHERE = {
     "ulysses_attention": "xstage.functional",
     "attend_and_scatter": "xstage.functional",
     "register_attention": "xstage.attention",
+    "MegaMoe": "xstage.moe",
+    "mega_moe": "xstage.moe",
     "Norm": "xstage.transforms",
     "Rotary": "xstage.transforms",
     "stitch": "xstage.stitched",

@@ -1,18 +1,18 @@
-"""The C ABI (xstage.h, xstage_ulysses.h) by ctypes: structures, library, errors."""
+"""The C ABI (xstage.h, xstage_ulysses.h, xstage_moe.h) by ctypes: structures, library, errors."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import pathlib
-from ctypes import POINTER, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_void_p
+from ctypes import POINTER, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 
 from xstage._errors import BY_STATUS, Unsupported, XstageError
 
 HOST, LOCAL, PROCESS, NVSHMEM = range(4)
 BACKENDS = ("host", "local", "process", "nvshmem")
 DTYPES = {"uint8": 0, "float16": 1, "bfloat16": 2, "float32": 3, "float64": 4}
-LAYOUTS = {"auto": 0, "batched": 1, "padded": 2, "pages": 3, "split": 4}
+LAYOUTS = {"auto": 0, "batched": 1, "padded": 2, "pages": 3, "split": 4, "scatter": 5}
 
 
 class _Sized(ctypes.Structure):
@@ -206,6 +206,41 @@ class UlyssesResult(ctypes.Structure):
     _fields_ = [("out", View), ("text_out", View), ("lse", LseView), ("text_lse", LseView)]
 
 
+class MoeOptions(_Sized):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("max_tokens", c_int32),
+        ("hidden", c_int32),
+        ("intermediate", c_int32),
+        ("experts", c_int32),
+        ("top_k", c_int32),
+        ("type", c_int32),
+        ("clamp", c_float),
+        ("order", c_char_p),
+        ("ring_blocks", c_int32),
+        ("workspace_limit", c_uint64),
+        ("bulk_stores", c_int32),
+        ("blocks", c_int32),
+        ("agree_on_calls", c_int32),
+    ]
+
+
+class MoeWeights(ctypes.Structure):
+    _fields_ = [("w1", c_void_p), ("w2", c_void_p), ("s1", c_void_p), ("s2", c_void_p)]
+
+
+class MoeInput(ctypes.Structure):
+    _fields_ = [
+        ("tokens", c_int32),
+        ("x", c_void_p),
+        ("x_scale", c_void_p),
+        ("experts", c_void_p),
+        ("weights", c_void_p),
+        ("tokens_at", c_void_p),
+        ("y", c_void_p),
+    ]
+
+
 _STREAMS = [c_void_p, c_size_t]
 # name: (result, arguments); a result of `int` is a status, checked by call().
 _FUNCTIONS = {
@@ -239,6 +274,11 @@ _FUNCTIONS = {
     "xstage_ulysses_attend": (c_int, [c_void_p, c_void_p, c_size_t, *_STREAMS, c_void_p]),
     "xstage_ulysses_use_buffer": (c_int, [c_void_p, c_int]),
     "xstage_ulysses_out_memory": (c_int, [c_void_p, c_int, c_int, POINTER(View)]),
+    "xstage_moe_workspace_bytes": (c_int, [POINTER(MoeOptions), c_int, POINTER(c_uint64)]),
+    "xstage_moe_create": (c_int, [c_void_p, POINTER(MoeOptions), c_void_p, c_size_t, POINTER(c_void_p)]),
+    "xstage_moe_destroy": (None, [c_void_p]),
+    "xstage_moe_set_order": (c_int, [c_void_p, c_char_p]),
+    "xstage_moe_run": (c_int, [c_void_p, c_void_p, c_size_t, *_STREAMS]),
     "xstage_dlpack_make": (
         c_int,
         [c_void_p, c_int32, c_int32, c_int32, c_int32, POINTER(c_int64), POINTER(c_int64), POINTER(c_void_p)],

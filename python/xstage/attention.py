@@ -173,7 +173,7 @@ def _flash_attention_4() -> Callable:
 
 
 # xstage_builtin of the C ABI.
-_BUILT_IN = {"cudnn": 1, "reference": 3}
+_BUILT_IN = {"cudnn": 1, "xstage": 2, "reference": 3}
 _ADAPTERS = {"fa3": _flash_attention_3, "fa4": _flash_attention_4}
 
 

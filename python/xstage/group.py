@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import itertools
+import os
 import sys
 import uuid
 import warnings
@@ -33,7 +34,8 @@ class Group:
     name: the same on all ranks and unlike that of any other live group.
     backend: "process" (one GPU per process), "host" (no GPU: threads or processes, slow and correct),
         "local" (all ranks virtual, in this process; see `Group.local`), or "auto": "process" where a CUDA
-        driver loads, falling back to "host" with a warning when the group cannot be built there.
+        driver loads, falling back to "host" with a warning when the group cannot be built there; the
+        environment's XSTAGE_BACKEND decides for "auto" when it is set, on all ranks alike.
     devices: CUDA ordinals of this process's ranks. setup_timeout, wait_timeout: seconds.
 
     Raises BadInput, Unsupported, EnvironmentBroken or TimedOut, the same on all ranks.
@@ -58,8 +60,12 @@ class Group:
         self._children: list = []
         self._contexts: dict = {}
         asked = backend
-        if backend == "auto":
+        forced = os.environ.get("XSTAGE_BACKEND", "") if backend == "auto" else ""
+        if forced and forced not in _BACKEND_NAMES:
+            raise BadInput(f"XSTAGE_BACKEND={forced}: choose one of {', '.join(_BACKEND_NAMES)}")
+        if backend == "auto" and forced in ("", "auto"):
             backend = "process" if _driver_found() else "host"
+        backend = forced if forced not in ("", "auto") else backend
         if devices is None and backend == "process":
             torch = sys.modules.get("torch")
             if torch is not None and torch.cuda.is_available():
@@ -86,7 +92,8 @@ class Group:
         self._streams = (c_void_p * len(self._order))()
         self.fallback_reason: str = _abi.lib.xstage_fabric_fallback_reason(self._handle).decode()
         if asked == "auto" and backend == "host" and not self.fallback_reason:
-            self.fallback_reason = "no CUDA driver (libcuda.so.1) can be loaded here"
+            no_driver = "no CUDA driver (libcuda.so.1) can be loaded here"
+            self.fallback_reason = "XSTAGE_BACKEND=host" if forced == "host" else no_driver
         if self.fallback_reason:
             warnings.warn(
                 f"xstage runs on the host, slowly: {self.fallback_reason}", RuntimeWarning, stacklevel=2
@@ -103,7 +110,10 @@ class Group:
 
     @classmethod
     def from_torch(cls, process_group=None, **options) -> "Group":
-        """The ranks of a torch process group (the default one if None). Collective on it, by its store."""
+        """The ranks of a torch process group (the default one if None). Collective on it, by its store.
+
+        Close it before the process group is destroyed: it is found again by that group's name.
+        """
         import torch.distributed as dist
 
         pg = process_group if process_group is not None else dist.group.WORLD

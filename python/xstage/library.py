@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from xstage import functional
+from xstage import functional, moe
 from xstage import group as _group
 from xstage._errors import BadInput
 
@@ -22,6 +22,9 @@ _library.define(
 _library.define(
     "attend_and_scatter(Tensor q, Tensor k, Tensor v, Tensor? kv_lengths, *, str group, int heads, int kv_heads, "
     "int[] seq_lens, int[]? kv_seq_lens=None, float scale=0.0, bool return_lse=False, str attention='') -> Tensor[]"
+)
+_library.define(
+    "mega_moe(Tensor x, Tensor experts, Tensor weights, Tensor? x_scale, Tensor? tokens_at, *, str layer) -> Tensor"
 )
 
 
@@ -78,10 +81,29 @@ def _gathered_fake(q, k, v, kv_lengths, *, group, heads, kv_heads, seq_lens, kv_
     return found
 
 
+def _moe(x, experts, weights, x_scale, tokens_at, *, layer):
+    if layer not in moe._layers:
+        raise BadInput(f"there is no MegaMoe layer {layer!r}: it was closed, or never built in this process")
+    with torch.no_grad():
+        return moe._layers[layer](x, experts, weights, x_scale=x_scale, tokens_at=tokens_at)
+
+
+def _moe_fake(x, experts, weights, x_scale, tokens_at, *, layer):
+    return torch.empty(x.shape, dtype=torch.bfloat16, device=x.device)
+
+
+def traced_moe(x, experts, weights, x_scale, tokens_at, layer):
+    if torch.is_grad_enabled() and (x.requires_grad or weights.requires_grad):
+        raise BadInput("forward only: an input requires grad; call under torch.no_grad(), or detach it")
+    return torch.ops.xstage.mega_moe(x, experts, weights, x_scale, tokens_at, layer=layer)
+
+
 for _key in ("CPU", "CUDA"):
+    _library.impl("mega_moe", _moe, _key)
     _library.impl("ulysses_attention", _ulysses, _key)
     _library.impl("attend_and_scatter", _gathered, _key)
 torch.library.register_fake("xstage::ulysses_attention", _ulysses_fake, lib=_library)
+torch.library.register_fake("xstage::mega_moe", _moe_fake, lib=_library)
 torch.library.register_fake("xstage::attend_and_scatter", _gathered_fake, lib=_library)
 
 

@@ -22,9 +22,9 @@ class Ulysses:
     text, text_kv: rows that every rank holds alike (joint text), and whether they stand in front.
     dtype: "bfloat16", "float16", "float32" (host only, or a callable), or torch's or numpy's object.
     lse: results come with the row sums' logarithm. lengths: calls take kv_lengths.
-    attention: "cudnn", "fa3", "fa4", a registered name, or a callable
+    attention: "cudnn", "xstage", "fa3", "fa4", a registered name, or a callable
         f(q, k, v, *, out, scale) on [B, S, H, D] (docs/python.md); None: cuDNN, or the reference on the host.
-    layout: of the stitched result: "auto", "batched", "padded", "pages", "split".
+    layout: of the stitched result: "auto", "batched", "padded", "pages", "split", "scatter".
     out_pitch: elements between rows of the result, at least heads * head_dim (0: that).
     gathered_only: memory for attend_and_scatter alone.
     poison: fill a result with NaN when the next call ends its life. Default: XSTAGE_POISON=1.
@@ -126,12 +126,14 @@ class Ulysses:
 
     @property
     def backend(self) -> str:
-        """For example "process/cudnn/stitched", or ".../scattered" for a kernel that takes no `out`.
+        """For example "process/cudnn/stitched", or ".../scattered" for a kernel that takes no `out` or where the
+        planner finds one scatter kernel faster.
 
         A last "/copied" says that samples lie where no tensor can show them together, so that results are
         copied into memory of their own (batch > 1; the layout decides).
         """
-        way = "scattered" if self._plug.returns_packed else "stitched"
+        scattered = self._plug.returns_packed or self.plan.startswith("scatter")
+        way = "scattered" if scattered else "stitched"
         return f"{self.group.backend}/{self._plug.name}/{way}" + ("/copied" if self._copies else "")
 
     @property
