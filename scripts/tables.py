@@ -4,6 +4,7 @@
 A table stands between `<!-- table: NAME -->` and `<!-- end -->`. NAME is a function below.
 """
 import json
+import math
 import pathlib
 import re
 import sys
@@ -100,6 +101,32 @@ def attention():
     return table(("S", "TFLOP/s", "cuDNN 9.19", "ratio (95% interval)"), rows)
 
 
+def moe():
+    grouped = {(r["shape"], r["local_experts"]): r for r in load("bench/results/h200/moe_grouped.json")["rows"]}
+    rows = []
+    for r in load("bench/results/h200/moe_local.json")["rows"]:
+        name, best = min(r["orders"].items(), key=lambda order: order[1]["us"])
+        other = grouped[r["shape"], r["local_experts"]] if r["type"] == "bf16" else None
+        apart = [f"{other[what]['us']:,.0f} ({other[what]['tflops']:.0f})" if other else "" for what in ("layer", "grouped_gemms")]
+        rows.append((r["shape"], r["type"], r["local_experts"], f"`{name}`", f"{best['us']:,.0f}", f"{best['tflops']:.0f}",
+                     f"{best['tflops_padded']:.0f}", *apart))
+    return table(("shape", "type", "experts", "best order", "us", "TFLOP/s useful", "padded", "separate kernels, us (TFLOP/s)",
+                  "their GEMMs alone"), rows)
+
+
+def moe_orders():
+    document = load("bench/results/h200/moe.json")["rows"]
+    rows = []
+    for kind in ("fp8", "bf16"):
+        for slice_ in (2, 8):
+            ratios = [(r["best_wave_over_best_interleaved"], r["shape"], r["tokens"]) for r in document
+                      if r["type"] == kind and r["slice"] == slice_]
+            mean = math.exp(sum(math.log(r[0]) for r in ratios) / len(ratios))
+            ends = [f"{e[0]:.2f} ({e[1]}, {e[2]} tokens)" for e in (min(ratios), max(ratios))]
+            rows.append((kind, f"1/{slice_} of the experts", len(ratios), f"{mean:.3f}", *ends))
+    return table(("type", "on the GPU", "n", "geometric mean", "least", "most"), rows)
+
+
 def short(value):
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
@@ -123,7 +150,7 @@ def bench_sim():
     return host_bench("bench_sim", {"events": ("events", 1), "ns per event": ("s_per_event", 1e9), "peak MiB": ("peak_rss_MiB", 1)})
 
 
-TABLES = {f.__name__: f for f in (parameters, held_out, held_out_by_sms, rates, litmus, fabric, attention, bench_model, bench_sim)}
+TABLES = {f.__name__: f for f in (parameters, held_out, held_out_by_sms, rates, litmus, fabric, attention, moe, moe_orders, bench_model, bench_sim)}
 
 
 def main():
