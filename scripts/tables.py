@@ -127,6 +127,18 @@ def moe_orders():
     return table(("type", "on the GPU", "n", "geometric mean", "least", "most"), rows)
 
 
+def moe_predicted():
+    rows = []
+    for kind, name in (("fp8", "moe"), ("bf16", "moe_bf16")):
+        predictions = load(f"bench/predictions/{name}.json")["rows"]
+        for slice_ in (2, 8):
+            gains = [(r["gain"], r["shape"], r["tokens"]) for r in predictions if r["slice"] == slice_]
+            mean = math.exp(sum(math.log(g[0]) for g in gains) / len(gains))
+            ends = [f"{e[0]:.2f} ({e[1]}, {e[2]} tokens)" for e in (min(gains), max(gains))]
+            rows.append((kind, f"1/{slice_} of the experts", len(gains), f"{mean:.3f}", *ends))
+    return table(("type", "on each GPU", "n", "geometric mean", "least", "most"), rows)
+
+
 def short(value):
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
@@ -150,7 +162,7 @@ def bench_sim():
     return host_bench("bench_sim", {"events": ("events", 1), "ns per event": ("s_per_event", 1e9), "peak MiB": ("peak_rss_MiB", 1)})
 
 
-TABLES = {f.__name__: f for f in (parameters, held_out, held_out_by_sms, rates, litmus, fabric, attention, moe, moe_orders, bench_model, bench_sim)}
+TABLES = {f.__name__: f for f in (parameters, held_out, held_out_by_sms, rates, litmus, fabric, attention, moe, moe_orders, moe_predicted, bench_model, bench_sim)}
 
 
 def main():
