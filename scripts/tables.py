@@ -4,6 +4,7 @@
 A table stands between `<!-- table: NAME -->` and `<!-- end -->`. NAME is a function below.
 """
 import json
+import math
 import pathlib
 import re
 import sys
@@ -183,6 +184,44 @@ def python_overhead():
     return table(("ranks", "rows each", "F.scaled_dot_product_attention", "attend_and_scatter", "more", "attend", "more"), rows)
 
 
+def moe():
+    grouped = {(r["shape"], r["local_experts"]): r for r in load("bench/results/h200/moe_grouped.json")["rows"]}
+    rows = []
+    for r in load("bench/results/h200/moe_local.json")["rows"]:
+        name, best = min(r["orders"].items(), key=lambda order: order[1]["us"])
+        other = grouped[r["shape"], r["local_experts"]] if r["type"] == "bf16" else None
+        apart = [f"{other[what]['us']:,.0f} ({other[what]['tflops']:.0f})" if other else "" for what in ("layer", "grouped_gemms")]
+        rows.append((r["shape"], r["type"], r["local_experts"], f"`{name}`", f"{best['us']:,.0f}", f"{best['tflops']:.0f}",
+                     f"{best['tflops_padded']:.0f}", *apart))
+    return table(("shape", "type", "experts", "best order", "us", "TFLOP/s useful", "padded", "separate kernels, us (TFLOP/s)",
+                  "their GEMMs alone"), rows)
+
+
+def moe_orders():
+    document = load("bench/results/h200/moe.json")["rows"]
+    rows = []
+    for kind in ("fp8", "bf16"):
+        for slice_ in (2, 8):
+            ratios = [(r["best_wave_over_best_interleaved"], r["shape"], r["tokens"]) for r in document
+                      if r["type"] == kind and r["slice"] == slice_]
+            mean = math.exp(sum(math.log(r[0]) for r in ratios) / len(ratios))
+            ends = [f"{e[0]:.2f} ({e[1]}, {e[2]} tokens)" for e in (min(ratios), max(ratios))]
+            rows.append((kind, f"1/{slice_} of the experts", len(ratios), f"{mean:.3f}", *ends))
+    return table(("type", "on the GPU", "n", "geometric mean", "least", "most"), rows)
+
+
+def moe_predicted():
+    rows = []
+    for kind, name in (("fp8", "moe"), ("bf16", "moe_bf16")):
+        predictions = load(f"bench/predictions/{name}.json")["rows"]
+        for slice_ in (2, 8):
+            gains = [(r["gain"], r["shape"], r["tokens"]) for r in predictions if r["slice"] == slice_]
+            mean = math.exp(sum(math.log(g[0]) for g in gains) / len(gains))
+            ends = [f"{e[0]:.2f} ({e[1]}, {e[2]} tokens)" for e in (min(gains), max(gains))]
+            rows.append((kind, f"1/{slice_} of the experts", len(gains), f"{mean:.3f}", *ends))
+    return table(("type", "on each GPU", "n", "geometric mean", "least", "most"), rows)
+
+
 def short(value):
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
@@ -207,7 +246,7 @@ def bench_sim():
 
 
 TABLES = {f.__name__: f for f in (parameters, held_out, held_out_by_sms, rates, litmus, fabric, attention, bench_model, bench_sim,
-                              ulysses_p2, ulysses_p4, ulysses_own, ulysses_kernels, ulysses_exchange, python_overhead)}
+                              ulysses_p2, ulysses_p4, ulysses_own, ulysses_kernels, ulysses_exchange, moe, moe_orders, moe_predicted, python_overhead)}
 
 
 def main():

@@ -150,7 +150,8 @@ TEST(MoePlan, InterleavesWhereTheLinkWouldHoldLinearTwoUp) {
     // so when more of the rows are away.
     EXPECT_EQ(chosen(1, 768, Type::kFp8), plan::MoeOrderKind::kWave);
     EXPECT_EQ(chosen(8, 768, Type::kFp8), plan::MoeOrderKind::kAlternate);
-    EXPECT_EQ(chosen(8, 1536, Type::kFp8), plan::MoeOrderKind::kAlternate);
+    EXPECT_EQ(chosen(8, 1024, Type::kFp8), plan::MoeOrderKind::kAlternate);
+    EXPECT_EQ(chosen(8, 1536, Type::kFp8), plan::MoeOrderKind::kWave);
     EXPECT_EQ(chosen(2, 3072, Type::kFp8), plan::MoeOrderKind::kWave);
     EXPECT_EQ(chosen(2, 2048, Type::kBf16), plan::MoeOrderKind::kWave);
 }
