@@ -222,6 +222,26 @@ def moe_predicted():
     return table(("type", "on each GPU", "n", "geometric mean", "least", "most"), rows)
 
 
+def sparse():
+    rows = []
+    for r in load("bench/results/h200/sparse.json")["rows"]:
+        by = {(c["pattern"], c.get("wanted_density"), c["instance"]): c for c in r["contenders"]}
+        tile = "bf16_d128_128x128"
+        masked = "bf16_d128_blocks_128x128"
+
+        def over(pattern, density, instance):
+            return f"{by[pattern, density, instance]['over_dense']['median']:.3f}"
+
+        def ideal(density):
+            shares = [by[pattern, density, masked]["of_ideal"]["median"] for pattern in ("random", "banded", "diagonal")]
+            return " / ".join(f"{100 * share:.0f}" for share in shares)
+
+        cudnn = next(c for c in r["contenders"] if c["pattern"] == "cudnn")
+        rows.append((r["rows"], r["heads"], f"{cudnn['over_dense']['median']:.2f}", over("dense", None, tile),
+                     over("ones", 1.0, masked), *(ideal(d) for d in (0.75, 0.5, 0.25, 0.1))))
+    return table(("S", "heads", "cuDNN dense", "dense, same tile", "mask of all ones", "75%", "50%", "25%", "10% density"), rows)
+
+
 def short(value):
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
@@ -245,7 +265,7 @@ def bench_sim():
     return host_bench("bench_sim", {"events": ("events", 1), "ns per event": ("s_per_event", 1e9), "peak MiB": ("peak_rss_MiB", 1)})
 
 
-TABLES = {f.__name__: f for f in (parameters, held_out, held_out_by_sms, rates, litmus, fabric, attention, bench_model, bench_sim,
+TABLES = {f.__name__: f for f in (parameters, held_out, held_out_by_sms, rates, litmus, fabric, attention, sparse, bench_model, bench_sim,
                               ulysses_p2, ulysses_p4, ulysses_own, ulysses_kernels, ulysses_exchange, moe, moe_orders, moe_predicted, python_overhead)}
 
 

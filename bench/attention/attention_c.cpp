@@ -5,6 +5,7 @@
 #include <exception>
 
 #include "xstage/attention.hpp"
+#include "xstage/sparse/mask.hpp"
 
 namespace {
 
@@ -25,6 +26,8 @@ struct xstage_attention_call {
     std::int64_t out_strides[8][3], out_rows[8];
     double scale;
     const char* instance;
+    const std::uint32_t* mask;  ///< null: none; else packed rows of bits, on the host
+    std::int64_t mask_batches, mask_heads;
 };
 
 /// Null on failure, with the reason in `error`.
@@ -52,6 +55,16 @@ void* xstage_attention_create(const xstage_attention_call* call, char* error, st
         a.key_lengths = static_cast<const std::int32_t*>(call->key_lengths);
         a.scale = static_cast<float>(call->scale);
         if (call->instance != nullptr) a.instance = call->instance;
+        xstage::sparse::BlockMask mask;
+        if (call->mask != nullptr) {
+            const auto words = call->mask_batches * call->mask_heads *
+                               xstage::sparse::blocks_of(a.q_rows) *
+                               ((xstage::sparse::blocks_of(a.kv_rows) + 31) / 32);
+            mask = xstage::sparse::mask_from_bits(call->mask_batches, call->mask_heads, a.q_rows,
+                                                  a.kv_rows,
+                                                  {call->mask, static_cast<std::size_t>(words)});
+            a.mask = &mask;
+        }
         return new xstage::AttentionPlan(a);
     } catch (const std::exception& failure) {
         std::snprintf(error, size, "%s", failure.what());

@@ -18,6 +18,7 @@ class _Call(ctypes.Structure):
         + [(n, _I * 3) for n in "q_strides k_strides v_strides".split()]
         + [("out", _P * 8), ("out_strides", (_I * 3) * 8), ("out_rows", _I * 8)]
         + [("scale", ctypes.c_double), ("instance", ctypes.c_char_p)]
+        + [("mask", _P), ("mask_batches", _I), ("mask_heads", _I)]
     )
 
 
@@ -41,7 +42,7 @@ class Plan:
     """out: one tensor, or a list of chunks of its rows, one for each destination."""
 
     def __init__(self, lib, q, k, v, out, lse=None, key_lengths=None, causal=False, scale=0.0,
-                 instance=None, order="head_major", rank=0, sm_limit=0):
+                 instance=None, order="head_major", rank=0, sm_limit=0, mask=None):
         outs = out if isinstance(out, (list, tuple)) else [out]
         c = _Call()
         c.type = 0 if q.dtype == torch.bfloat16 else 1
@@ -57,6 +58,9 @@ class Plan:
             c.out[i], c.out_strides[i], c.out_rows[i] = o.data_ptr(), _strides(o), o.shape[1]
         c.scale = scale
         c.instance = instance.encode() if instance else None
+        if mask is not None:  # bool, host: [batches or 1][heads, kv_heads or 1][query blocks][key blocks]
+            words = pack_mask(mask)
+            c.mask, c.mask_batches, c.mask_heads = words.data_ptr(), mask.shape[0], mask.shape[1]
         error = ctypes.create_string_buffer(512)
         self.lib = lib
         self.keep = (q, k, v, outs, lse, key_lengths)
@@ -76,6 +80,14 @@ class Plan:
     def __del__(self):
         if getattr(self, "handle", None):
             self.lib.xstage_attention_destroy(self.handle)
+
+
+def pack_mask(mask):
+    """One bit per block, key block v in bit v % 32 of word v / 32 of its row."""
+    padded = torch.nn.functional.pad(mask.to(torch.int64), (0, -mask.shape[-1] % 32))
+    bits = padded.unflatten(-1, (-1, 32)) << torch.arange(32)
+    words = bits.sum(-1)
+    return torch.where(words >= 2**31, words - 2**32, words).to(torch.int32).contiguous()
 
 
 def flops(batches, heads, q_rows, kv_rows, head_dim, causal=False):

@@ -9,6 +9,10 @@
 
 namespace xstage {
 
+namespace sparse {
+class BlockMask;
+}
+
 enum class AttentionType { kBf16, kFp16 };
 
 /// A tensor [batch][row][head][head_dim] somewhere in device memory. Strides in elements; elements
@@ -46,6 +50,11 @@ struct AttentionArguments {
     /// Row r attends to keys up to r + length - q_rows: the last row sees the last key.
     bool causal = false;
 
+    /// Which blocks of 128 rows x 128 keys are computed; null: all. Copied when the plan is made.
+    /// Its heads are 1, kv_heads or heads, its batches 1 or batches. With neither causal nor
+    /// key_lengths, and with its own order of the tiles. Source of the method: docs/sparse.md.
+    const sparse::BlockMask* mask = nullptr;
+
     int sm_limit = 0;      ///< CTAs to launch at most; 0: one per SM
     std::string instance;  ///< compiled instance by name; empty: the one predicted fastest
 };
@@ -73,7 +82,9 @@ class AttentionPlan {
     std::unique_ptr<State> state_;
 };
 
-/// Names of all compiled instances, for benchmarks and tests.
+/// Names of the compiled instances without a block mask, for benchmarks and tests.
 std::vector<std::string> attention_instances();
+/// Those with one.
+std::vector<std::string> block_sparse_instances();
 
 }  // namespace xstage

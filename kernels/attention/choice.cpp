@@ -11,8 +11,9 @@ namespace xstage::attention {
 const std::vector<Instance>& all_instances() {
     static const std::vector<Instance> all = [] {
         std::vector<Instance> list;
-        for (auto part : {instances_dense_bf16(), instances_dense_fp16(), instances_causal_bf16(),
-                          instances_causal_fp16()}) {
+        for (auto part :
+             {instances_dense_bf16(), instances_dense_fp16(), instances_causal_bf16(),
+              instances_causal_fp16(), instances_blocks_bf16(), instances_blocks_fp16()}) {
             list.insert(list.end(), part.begin(), part.end());
         }
         return list;

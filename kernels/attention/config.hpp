@@ -4,7 +4,11 @@
 
 namespace xstage::attention {
 
-enum class MaskKind { kDense, kCausal };
+enum class MaskKind {
+    kDense,
+    kCausal,
+    kBlocks,  ///< one bit per 128 x 128 block, tiles from a table
+};
 
 /// When math groups wait for each other before they start a product.
 enum class Turns {

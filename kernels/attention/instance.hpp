@@ -24,6 +24,8 @@ std::vector<Instance> instances_dense_bf16();
 std::vector<Instance> instances_dense_fp16();
 std::vector<Instance> instances_causal_bf16();
 std::vector<Instance> instances_causal_fp16();
+std::vector<Instance> instances_blocks_bf16();
+std::vector<Instance> instances_blocks_fp16();
 
 const std::vector<Instance>& all_instances();
 

@@ -7,6 +7,7 @@
 // rows' O and scores in registers. A group starts S of block n+1 and O of block n together and does
 // the softmax of n+1 while the tensor cores work on O and on the other groups' products.
 
+#include "block_producer.cuh"
 #include "config.hpp"
 #include "epilogue.cuh"
 #include "mask.cuh"
@@ -23,9 +24,23 @@ __device__ __forceinline__ int one_per_warp(int value) {
     return __shfl_sync(0xffffffffU, value, 0);
 }
 
+/// What differs for a block mask: arguments, who walks the tiles, who loads.
+template <class C, MaskKind kKind = C::kMask>
+struct Parts {
+    using Params = KernelParams;
+    using Walk = TileWalk<C>;
+    using Loader = Producer<C>;
+};
+template <class C>
+struct Parts<C, MaskKind::kBlocks> {
+    using Params = BlockParams;
+    using Walk = BlockWalk<C>;
+    using Loader = BlockProducer<C>;
+};
+
 template <class C>
 struct MathGroup {
-    const KernelParams& p;
+    const typename Parts<C>::Params& p;
     SharedStorage<C>& shared;
     int group, warp, lane;
     RingPlace<C> ring;
@@ -183,7 +198,8 @@ struct MathGroup {
         release(slot);
     }
 
-    __device__ __forceinline__ void attend(const plan::AttentionTile& at, RowSoftmax& softmax) {
+    template <class Tile>
+    __device__ __forceinline__ void attend(const Tile& at, RowSoftmax& softmax) {
         const Mask<C> keys(p, at);
         const std::int32_t blocks = keys.blocks();
         const std::int32_t first_row = at.tile * C::kRows + group * C::kGroupRows;
@@ -197,8 +213,8 @@ struct MathGroup {
     __device__ __forceinline__ void run() {
         Epilogue<C> epilogue{p, shared.o[group], group, warp, lane};
         if (group == C::kMathGroups - 1) pass_turn();  // the first turn is group 0's
-        for (TileWalk<C> walk; !walk.done(p); walk.next()) {
-            const plan::AttentionTile at = walk.at(p);
+        for (typename Parts<C>::Walk walk; !walk.done(p); walk.next()) {
+            const auto at = walk.at(p);
             RowSoftmax softmax;
             clear_output();
             attend(at, softmax);
@@ -211,7 +227,7 @@ struct MathGroup {
 
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, 1)
-    attention_kernel(const __grid_constant__ KernelParams p) {
+    attention_kernel(const __grid_constant__ typename Parts<C>::Params p) {
     extern __shared__ unsigned char raw[];
     const std::uint32_t misaligned = device::shared_address(raw) % 1024;
     auto& shared = *reinterpret_cast<SharedStorage<C>*>(raw + (1024 - misaligned) % 1024);
@@ -226,7 +242,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
             device::prefetch_tensor_map(&p.q);
             device::prefetch_tensor_map(&p.k);
             device::prefetch_tensor_map(&p.v);
-            Producer<C>{p, shared, {}}.run();
+            typename Parts<C>::Loader{p, shared, {}}.run();
         }
     } else {
         device::set_max_registers_more<C::kMathRegisters>();

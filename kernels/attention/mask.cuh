@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "block_list.cuh"
 #include "config.hpp"
 #include "params.hpp"
 
@@ -80,6 +81,10 @@ struct KeyRange {
 template <class C, MaskKind kKind = C::kMask>
 struct MaskPolicy {
     using Type = KeyRange<C>;
+};
+template <class C>
+struct MaskPolicy<C, MaskKind::kBlocks> {
+    using Type = BlockList<C>;
 };
 template <class C>
 using Mask = typename MaskPolicy<C>::Type;

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "xstage/plan/attention_order.hpp"
+#include "xstage/plan/sparse_order.hpp"
 
 namespace xstage::attention {
 
@@ -31,6 +32,16 @@ struct KernelParams {
     std::int32_t kv_batch_step;  ///< 0 if all batches share one K and V
     float scale_log2;            ///< softmax scale * log2(e), positive
     plan::AttentionGrid grid;
+};
+
+/// What a masked launch needs besides. A type of its own, so that the others' arguments stay short.
+struct BlockParams : KernelParams {
+    const std::uint32_t* bits;  ///< [row][words], see sparse::BlockMask
+    std::int32_t words, q_blocks;
+    std::int32_t mask_heads, heads_per_mask_head;
+    std::int32_t mask_batch_step;  ///< 0 if one mask holds for all batches
+    const plan::SparseTile* tiles;
+    const std::int32_t* tile_begin;  ///< per CTA and one more
 };
 
 }  // namespace xstage::attention

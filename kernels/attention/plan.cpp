@@ -9,6 +9,7 @@
 #include "choice.hpp"
 #include "instance.hpp"
 #include "params.hpp"
+#include "plan_blocks.hpp"
 #include "tensor_map.hpp"
 #include "xstage/attention.hpp"
 #include "xstage/error.hpp"
@@ -144,20 +145,29 @@ void fill_maps(KernelParams& p, const AttentionArguments& a, const Instance& ins
 struct AttentionPlan::State {
     std::string name;
     const Instance* instance = nullptr;
-    KernelParams params{};
+    attention::BlockParams params{};  // a kernel without a mask reads the first part
+    std::unique_ptr<attention::BlockTable> table;
     unsigned ctas = 0;
 };
 
 AttentionPlan::AttentionPlan(const AttentionArguments& a) : state_(std::make_unique<State>()) {
     check_arguments(a);
+    if (a.mask != nullptr) attention::check_mask(a);
     const int device_sms = hopper_sms();
     const int sms = a.sm_limit > 0 ? std::min(a.sm_limit, device_sms) : device_sms;
-    const Instance& instance = attention::choose(shape_of(a), sms, a.instance);
+    // A mask that leaves nothing out is dense attention: its tall tile is faster, and heads at full
+    // density have the bits they would have without a mask.
+    const bool masked =
+        a.mask != nullptr && !(a.instance.empty() && attention::keeps_everything(a));
+    attention::BlockChoice blocks;
+    if (masked) blocks = attention::choose_blocks(a, sms);
+    const Instance& instance =
+        masked ? *blocks.instance : attention::choose(shape_of(a), sms, a.instance);
     state_->instance = &instance;
     state_->name = instance.name;
     if (a.q_rows == 0 || a.batches == 0) return;
 
-    KernelParams& p = state_->params;
+    attention::BlockParams& p = state_->params;
     fill_grid(p, a, instance);
     require(p.grid.size() < std::numeric_limits<std::int32_t>::max() - sms, "too many tiles");
     fill_maps(p, a, instance);
@@ -172,6 +182,11 @@ AttentionPlan::AttentionPlan(const AttentionArguments& a) : state_(std::make_uni
     p.scale_log2 = static_cast<float>(scale * 1.4426950408889634);
 
     state_->ctas = static_cast<unsigned>(std::min<std::int64_t>(sms, p.grid.size()));
+    if (masked) {
+        state_->table = std::make_unique<attention::BlockTable>(*a.mask, blocks.schedule);
+        state_->table->fill(p, a);
+        state_->ctas = static_cast<unsigned>(sms);  // the table has a list for each
+    }
     check_cuda(cudaFuncSetAttribute(instance.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     static_cast<int>(instance.shared_bytes)),
                "shared memory of the attention kernel");
@@ -197,7 +212,17 @@ const std::string& AttentionPlan::instance() const {
 
 std::vector<std::string> attention_instances() {
     std::vector<std::string> names;
-    for (const Instance& i : attention::all_instances()) names.emplace_back(i.name);
+    for (const Instance& i : attention::all_instances()) {
+        if (i.mask != MaskKind::kBlocks) names.emplace_back(i.name);
+    }
+    return names;
+}
+
+std::vector<std::string> block_sparse_instances() {
+    std::vector<std::string> names;
+    for (const Instance& i : attention::all_instances()) {
+        if (i.mask == MaskKind::kBlocks) names.emplace_back(i.name);
+    }
     return names;
 }
 

@@ -12,6 +12,7 @@ void add_bench_moe(CLI::App& bench, const CLI::App& app);
 void add_env(CLI::App& app);
 void add_fit(CLI::App& app);
 void add_import(CLI::App& app);
+void add_mask(CLI::App& app);
 void add_predict(CLI::App& app);
 void add_probe(CLI::App& app);
 void add_report(CLI::App& app);

@@ -23,6 +23,7 @@ int main(int argc, char** argv) {
     cli::add_simulate(app);
     cli::add_advise(app);
     cli::add_bench(app);
+    cli::add_mask(app);
     cli::add_env(app);
 
     try {

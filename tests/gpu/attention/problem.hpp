@@ -101,6 +101,7 @@ struct Shape {
     std::vector<std::int32_t> key_lengths;
     float deviation = 1;
     std::string instance;
+    const sparse::BlockMask* mask = nullptr;
     std::function<float(int, std::int64_t, std::int64_t, std::int64_t, int)> fill;
 };
 
@@ -137,6 +138,7 @@ class Problem {
         a.lse = static_cast<float*>(lse_.data());
         a.causal = shape_.causal;
         a.instance = shape_.instance;
+        a.mask = shape_.mask;
         if (!shape_.key_lengths.empty()) {
             a.key_lengths = static_cast<const std::int32_t*>(lengths_.data());
         }

@@ -1,0 +1,13 @@
+#include "instances.cuh"
+
+namespace xstage::attention {
+
+std::vector<Instance> instances_blocks_bf16() {
+    constexpr MaskKind kMask = MaskKind::kBlocks;
+    return {
+        make_instance<Low128<__nv_bfloat16, kMask>>("bf16_d128_blocks_128x128"),
+        make_instance<Low64<__nv_bfloat16, kMask>>("bf16_d64_blocks_128x128"),
+    };
+}
+
+}  // namespace xstage::attention
