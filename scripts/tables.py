@@ -109,6 +109,80 @@ def python_overhead():
     return table(("ranks", "rows each", "F.scaled_dot_product_attention", "attend_and_scatter", "more", "attend", "more"), rows)
 
 
+def ulysses_shapes(name):
+    path = f"bench/results/h200/{name}.json"
+    return load(path)["shapes"] if (ROOT / path).exists() else []
+
+
+def ratio_of(entry):
+    low, high = entry["interval95"]
+    return f"{entry['median']:.3f} ({low:.3f} to {high:.3f})"
+
+
+def over(shape, a, b):
+    """Of medians: the two were timed in turn."""
+    v = shape["variants"]
+    return f"{v[a]['sender_us'] / v[b]['sender_us']:.3f}" if a in v and b in v else ""
+
+
+def chosen(shape):
+    """What the planner took for the whole call, as a variant of its own."""
+    layout = shape["variants"]["attend"]["plan"].split(":")[0]
+    return "serial packed" if layout == "scatter" else f"stitched {layout}"
+
+
+def ulysses_layouts(name, layouts):
+    rows = []
+    for s in ulysses_shapes(name):
+        v = s["variants"]
+        cells = [f"{v[n]['sender_over_attention']['median']:.3f}" if n in v else "" for n in layouts]
+        picked = chosen(s)
+        rows.append((f"{s['rows']} x {s['heads']} x {s['head_dim']}", f"{v['attention alone']['sender_us']:.1f}",
+                     *cells, picked.split()[-1], ratio_of(v[picked]["sender_over_attention"])))
+    names = [n.replace("stitched ", "") for n in layouts]
+    return table(("S x heads x D", "attention alone (us)", *names, "planner takes", "of it (95% interval)"), rows)
+
+
+CUDNN_LAYOUTS = ("serial packed", "stitched batched", "stitched padded", "stitched pages", "stitched split")
+
+
+def ulysses_p2():
+    return ulysses_layouts("ulysses_p2", CUDNN_LAYOUTS)
+
+
+def ulysses_p4():
+    return ulysses_layouts("ulysses_p4", CUDNN_LAYOUTS)
+
+
+def ulysses_own():
+    return ulysses_layouts("ulysses_own_p2", ("serial packed", "stitched batched", "stitched pages", "stitched peers"))
+
+
+def ulysses_kernels():
+    rows = []
+    for cudnn, own in zip(ulysses_shapes("ulysses_p2"), ulysses_shapes("ulysses_own_p2")):
+        rows.append((f"{cudnn['rows']} x {cudnn['heads']} x {cudnn['head_dim']}",
+                     *(over(cudnn, f"kernels {n}", "attention alone") for n in ("batched", "pages")),
+                     *(over(own, f"kernels {n}", "attention alone") for n in ("batched", "pages", "peers"))))
+    return table(("S x heads x D", "cuDNN, batched", "cuDNN, pages", "ours, batched", "ours, pages", "ours, peers"), rows)
+
+
+def ulysses_exchange():
+    def cell(shape, name):
+        v = shape["variants"].get(name)
+        return f"{v['sender_us']:.1f} ({100 * v['copy_over_this']['median']:.0f}%)" if v else ""
+
+    rows = []
+    for s in ulysses_shapes("ulysses_p2"):
+        v = s["variants"]
+        rows.append((f"{s['rows']} x {s['heads']} x {s['head_dim']}", f"{v['copy kernel']['sender_us']:.1f}",
+                     f"{v['copy kernel']['read_and_written_gb_per_s']:.0f}",
+                     *(cell(s, n) for n in ("exchange kernel", "exchange kernel, naive order", "exchange kernel, flux")),
+                     f"{v['first all-to-all']['sender_us']:.1f}"))
+    return table(("S x heads x D", "plain copy (us)", "its GB/s", "kernel (us, share of the copy's rate)", "naive order",
+                  "with norm and rotation", "with its signals (us)"), rows)
+
+
 def short(value):
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
@@ -132,7 +206,8 @@ def bench_sim():
     return host_bench("bench_sim", {"events": ("events", 1), "ns per event": ("s_per_event", 1e9), "peak MiB": ("peak_rss_MiB", 1)})
 
 
-TABLES = {f.__name__: f for f in (python_overhead, parameters, held_out, held_out_by_sms, rates, litmus, fabric, attention, bench_model, bench_sim)}
+TABLES = {f.__name__: f for f in (python_overhead, parameters, held_out, held_out_by_sms, rates, litmus, fabric, attention, bench_model, bench_sim,
+                              ulysses_p2, ulysses_p4, ulysses_own, ulysses_kernels, ulysses_exchange)}
 
 
 def main():

@@ -45,6 +45,11 @@ struct AttentionCall {
     float scale = 1;
     View q, k, v;  ///< k and v have batch stride 0 when all batch indices share them
     View out;
+    /// With Plug::stores_to_peers, instead of `out`: consecutive rows, the first peer_rows[0] of
+    /// them to peer_out[0], and so on. `rank` names the own one.
+    int peers = 0;
+    View peer_out[fabric::kMaxRanks];
+    std::int64_t peer_rows[fabric::kMaxRanks] = {};
     LseView lse;                               ///< data is null when nobody wants it
     const std::int32_t* kv_lengths = nullptr;  ///< per batch index of k, in k's memory; null: all
     std::int64_t kv_lengths_stride = 0;        ///< 0 when all batch indices share one length
@@ -64,6 +69,9 @@ struct Plug {
     /// scratch, and a scatter kernel sends it on.
     bool stores_to_out = true;
     std::int64_t tile_rows = 128;
+    /// Also understands AttentionCall::peers: its tiles may then alternate among the ranks without
+    /// pad rows. `out` must still do.
+    bool stores_to_peers = false;
 };
 
 /// Attention in plain fp32 on the host, row by row; the host backend's default plug. A row without
@@ -154,6 +162,7 @@ class UlyssesAttention {
     std::vector<Result> finish(const fabric::Streams& streams = {});
 
     struct Impl;
+    Impl& impl() const { return *impl_; }
 
   private:
     std::unique_ptr<Impl> impl_;

@@ -53,12 +53,14 @@ typedef enum xstage_layout {
     XSTAGE_LAYOUT_BATCHED = 1,
     XSTAGE_LAYOUT_PADDED = 2,
     XSTAGE_LAYOUT_PAGES = 3,
-    XSTAGE_LAYOUT_SPLIT = 4
+    XSTAGE_LAYOUT_SPLIT = 4,
+    XSTAGE_LAYOUT_SCATTER = 5
 } xstage_layout;
 
 typedef enum xstage_builtin {
     XSTAGE_BUILTIN_AUTO = 0, /* cuDNN; the reference on the host backend */
     XSTAGE_BUILTIN_CUDNN = 1,
+    XSTAGE_BUILTIN_XSTAGE = 2, /* Hopper, bf16 and fp16, head_dim 64 or 128 */
     XSTAGE_BUILTIN_REFERENCE = 3
 } xstage_builtin;
 

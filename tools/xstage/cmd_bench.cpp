@@ -5,6 +5,7 @@
 
 #include "commands.hpp"
 #include "core/file.hpp"
+#include "git_commit.hpp"
 #include "ops/ulysses/bench.hpp"
 #include "xstage/error.hpp"
 
@@ -48,6 +49,8 @@ void add_bench(CLI::App& app) {
     command->add_option("--rows-up-to", o->longest, "leave longer shapes of the table out");
     command->add_option("--repetitions", o->run.repetitions, "of each variant, in random order")
         ->check(CLI::Range(1, 10000));
+    command->add_option("--attention", o->run.attention, "the kernel")
+        ->check(CLI::IsMember({"cudnn", "xstage"}));
     command->add_option("--seed", o->run.seed, "of the order");
     command->add_option("--node", o->run.node, "name of this node, for the record");
     command->add_flag("!--no-nccl", o->run.nccl, "leave the NCCL baseline out");
@@ -67,8 +70,17 @@ void add_bench(CLI::App& app) {
                        "--backend",
                        o->backend,
                        "--repetitions",
-                       std::to_string(o->run.repetitions)};
-        core::write_file_atomic(o->output, ulysses::run_bench(o->run));
+                       std::to_string(o->run.repetitions),
+                       "--attention",
+                       o->run.attention,
+                       "--rows-up-to",
+                       std::to_string(o->longest)};
+        o->run.git_commit = kGitCommit;
+        const ulysses::BenchReport report = ulysses::run_bench(o->run);
+        core::write_file_atomic(o->output, report.document);
+        if (!report.wrong.empty())
+            throw Error(ErrorKind::kCheckFailed,
+                        "results unlike those of the serial way:" + report.wrong);
     });
 }
 

@@ -5,6 +5,7 @@
 #include "fabric/c_error.hpp"
 #include "xstage/ulysses.hpp"
 #include "xstage/ulysses/cudnn.hpp"
+#include "xstage/ulysses/xstage_plug.hpp"
 
 using namespace xstage;
 using namespace xstage::fabric;
@@ -82,6 +83,8 @@ ulysses::Plug plug_of(const xstage_ulysses_options& o) {
             return {};
         case XSTAGE_BUILTIN_CUDNN:
             return ulysses::cudnn_plug();
+        case XSTAGE_BUILTIN_XSTAGE:
+            return ulysses::xstage_plug();
         case XSTAGE_BUILTIN_REFERENCE:
             return {ulysses::reference_attention, "reference"};
         default:
@@ -119,7 +122,7 @@ ulysses::Problem problem_of(const xstage_ulysses_options& o, std::size_t world) 
 
 ulysses::Options options_of(const xstage_ulysses_options& o) {
     ulysses::Options options;
-    options.plan.layout = enum_of(o.layout, ulysses::Layout::kSplit, "layout");
+    options.plan.layout = enum_of(o.layout, ulysses::Layout::kScatter, "layout");
     options.attend = o.gathered_only == 0;
     if (o.buffers != 0) options.buffers = o.buffers;
     options.plug = plug_of(o);
