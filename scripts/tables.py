@@ -4,6 +4,7 @@
 A table stands between `<!-- table: NAME -->` and `<!-- end -->`. NAME is a function below.
 """
 import json
+import math
 import pathlib
 import re
 import sys
@@ -100,6 +101,127 @@ def attention():
     return table(("S", "TFLOP/s", "cuDNN 9.19", "ratio (95% interval)"), rows)
 
 
+def ulysses_shapes(name):
+    path = f"bench/results/h200/{name}.json"
+    return load(path)["shapes"] if (ROOT / path).exists() else []
+
+
+def ratio_of(entry):
+    low, high = entry["interval95"]
+    return f"{entry['median']:.3f} ({low:.3f} to {high:.3f})"
+
+
+def over(shape, a, b):
+    """Of medians: the two were timed in turn."""
+    v = shape["variants"]
+    return f"{v[a]['sender_us'] / v[b]['sender_us']:.3f}" if a in v and b in v else ""
+
+
+def chosen(shape):
+    """What the planner took for the whole call, as a variant of its own."""
+    layout = shape["variants"]["attend"]["plan"].split(":")[0]
+    return "serial packed" if layout == "scatter" else f"stitched {layout}"
+
+
+def ulysses_layouts(name, layouts):
+    rows = []
+    for s in ulysses_shapes(name):
+        v = s["variants"]
+        cells = [f"{v[n]['sender_over_attention']['median']:.3f}" if n in v else "" for n in layouts]
+        picked = chosen(s)
+        rows.append((f"{s['rows']} x {s['heads']} x {s['head_dim']}", f"{v['attention alone']['sender_us']:.1f}",
+                     *cells, picked.split()[-1], ratio_of(v[picked]["sender_over_attention"])))
+    names = [n.replace("stitched ", "") for n in layouts]
+    return table(("S x heads x D", "attention alone (us)", *names, "planner takes", "of it (95% interval)"), rows)
+
+
+CUDNN_LAYOUTS = ("serial packed", "stitched batched", "stitched padded", "stitched pages", "stitched split")
+
+
+def ulysses_p2():
+    return ulysses_layouts("ulysses_p2", CUDNN_LAYOUTS)
+
+
+def ulysses_p4():
+    return ulysses_layouts("ulysses_p4", CUDNN_LAYOUTS)
+
+
+def ulysses_own():
+    return ulysses_layouts("ulysses_own_p2", ("serial packed", "stitched batched", "stitched pages", "stitched peers"))
+
+
+def ulysses_kernels():
+    rows = []
+    for cudnn, own in zip(ulysses_shapes("ulysses_p2"), ulysses_shapes("ulysses_own_p2")):
+        rows.append((f"{cudnn['rows']} x {cudnn['heads']} x {cudnn['head_dim']}",
+                     *(over(cudnn, f"kernels {n}", "attention alone") for n in ("batched", "pages")),
+                     *(over(own, f"kernels {n}", "attention alone") for n in ("batched", "pages", "peers"))))
+    return table(("S x heads x D", "cuDNN, batched", "cuDNN, pages", "ours, batched", "ours, pages", "ours, peers"), rows)
+
+
+def ulysses_exchange():
+    def cell(shape, name):
+        v = shape["variants"].get(name)
+        return f"{v['sender_us']:.1f} ({100 * v['copy_over_this']['median']:.0f}%)" if v else ""
+
+    rows = []
+    for s in ulysses_shapes("ulysses_p2"):
+        v = s["variants"]
+        rows.append((f"{s['rows']} x {s['heads']} x {s['head_dim']}", f"{v['copy kernel']['sender_us']:.1f}",
+                     f"{v['copy kernel']['read_and_written_gb_per_s']:.0f}",
+                     *(cell(s, n) for n in ("exchange kernel", "exchange kernel, naive order", "exchange kernel, flux")),
+                     f"{v['first all-to-all']['sender_us']:.1f}"))
+    return table(("S x heads x D", "plain copy (us)", "its GB/s", "kernel (us, share of the copy's rate)", "naive order",
+                  "with norm and rotation", "with its signals (us)"), rows)
+
+
+def python_overhead():
+    rows = []
+    for r in load("bench/results/h200/python.json")["rows"]:
+        us = {n: v["median"] for n, v in r["host_us_per_rank"].items()}
+        rows.append((r["ranks"], r["rows_per_rank"], f"{us['direct']:.1f}", f"{us['attend_and_scatter']:.1f}",
+                     f"{r['overhead_us']['attend_and_scatter']:.1f}", f"{us['attend']:.1f}", f"{r['overhead_us']['attend']:.1f}"))
+    return table(("ranks", "rows each", "F.scaled_dot_product_attention", "attend_and_scatter", "more", "attend", "more"), rows)
+
+
+def moe():
+    grouped = {(r["shape"], r["local_experts"]): r for r in load("bench/results/h200/moe_grouped.json")["rows"]}
+    rows = []
+    for r in load("bench/results/h200/moe_local.json")["rows"]:
+        name, best = min(r["orders"].items(), key=lambda order: order[1]["us"])
+        other = grouped[r["shape"], r["local_experts"]] if r["type"] == "bf16" else None
+        apart = [f"{other[what]['us']:,.0f} ({other[what]['tflops']:.0f})" if other else "" for what in ("layer", "grouped_gemms")]
+        rows.append((r["shape"], r["type"], r["local_experts"], f"`{name}`", f"{best['us']:,.0f}", f"{best['tflops']:.0f}",
+                     f"{best['tflops_padded']:.0f}", *apart))
+    return table(("shape", "type", "experts", "best order", "us", "TFLOP/s useful", "padded", "separate kernels, us (TFLOP/s)",
+                  "their GEMMs alone"), rows)
+
+
+def moe_orders():
+    document = load("bench/results/h200/moe.json")["rows"]
+    rows = []
+    for kind in ("fp8", "bf16"):
+        for slice_ in (2, 8):
+            ratios = [(r["best_wave_over_best_interleaved"], r["shape"], r["tokens"]) for r in document
+                      if r["type"] == kind and r["slice"] == slice_]
+            mean = math.exp(sum(math.log(r[0]) for r in ratios) / len(ratios))
+            ends = [f"{e[0]:.2f} ({e[1]}, {e[2]} tokens)" for e in (min(ratios), max(ratios))]
+            rows.append((kind, f"1/{slice_} of the experts", len(ratios), f"{mean:.3f}", *ends))
+    return table(("type", "on the GPU", "n", "geometric mean", "least", "most"), rows)
+
+
+def moe_predicted():
+    rows = []
+    for kind, name in (("fp8", "moe"), ("bf16", "moe_bf16")):
+        predictions = load(f"bench/predictions/{name}.json")["rows"]
+        for slice_ in (2, 8):
+            gains = [(r["gain"], r["shape"], r["tokens"]) for r in predictions if r["slice"] == slice_]
+            mean = math.exp(sum(math.log(g[0]) for g in gains) / len(gains))
+            ends = [f"{e[0]:.2f} ({e[1]}, {e[2]} tokens)" for e in (min(gains), max(gains))]
+            rows.append((kind, f"1/{slice_} of the experts", len(gains), f"{mean:.3f}", *ends))
+    return table(("type", "on each GPU", "n", "geometric mean", "least", "most"), rows)
+
+
 def sparse():
     rows = []
     for r in load("bench/results/h200/sparse.json")["rows"]:
@@ -143,7 +265,8 @@ def bench_sim():
     return host_bench("bench_sim", {"events": ("events", 1), "ns per event": ("s_per_event", 1e9), "peak MiB": ("peak_rss_MiB", 1)})
 
 
-TABLES = {f.__name__: f for f in (parameters, held_out, held_out_by_sms, rates, litmus, fabric, attention, sparse, bench_model, bench_sim)}
+TABLES = {f.__name__: f for f in (parameters, held_out, held_out_by_sms, rates, litmus, fabric, attention, sparse, bench_model, bench_sim,
+                              ulysses_p2, ulysses_p4, ulysses_own, ulysses_kernels, ulysses_exchange, moe, moe_orders, moe_predicted, python_overhead)}
 
 
 def main():

@@ -131,6 +131,25 @@ inline Whole whole(Case& c, const AttentionKernel& kernel) {
     return w;
 }
 
+/// A kernel that takes a destination per rank, out of one that does not.
+inline AttentionKernel with_peers(AttentionKernel kernel) {
+    return [kernel](const AttentionCall& call) {
+        if (call.peers == 0) return kernel(call);
+        AttentionCall part = call;
+        part.peers = 0;
+        for (int r = 0; r < call.peers; ++r) {
+            part.rows_q = call.peer_rows[r];
+            part.out = call.peer_out[r];
+            if (part.rows_q == 0) continue;
+            kernel(part);
+            part.q.data = static_cast<std::byte*>(part.q.data) +
+                          part.rows_q * part.q.row_stride *
+                              static_cast<std::int64_t>(fabric::bytes_of(call.dtype));
+            if (part.lse.data != nullptr) part.lse.data += part.rows_q;
+        }
+    };
+}
+
 /// In float64, from the stored values.
 inline std::vector<double> whole_f64(Case& c) {
     const Problem& p = c.problem;

@@ -184,6 +184,11 @@ class StitchedTensor {
     /// publish and acquire as one kernel, for when nothing comes between them.
     void exchange(int buffer, const Streams& streams = {});
 
+    /// publish of this, begin of `next` and acquire of this as one kernel: for a chain whose second
+    /// step reads what the first one's peers stored and stores to peers itself. The group must be
+    /// that of `next`.
+    void hand_over(int buffer, StitchedTensor& next, int next_buffer, const Streams& streams = {});
+
     /// For kernels that signal by themselves.
     CallShape call_shape(int buffer) const;
 

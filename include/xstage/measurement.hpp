@@ -36,8 +36,9 @@ struct Provenance {
 enum class BurstMode { kIsolated, kGap2, kPeriodic };
 enum class Target { kRemote, kLocal };
 enum class Addresses { kFresh, kRewritten };
-/// What the gap is counted from: each producer's own end of issue, or the slowest one's.
-enum class GapFrom { kProducer, kAll };
+/// What the gap is counted from: each producer's own end of issue, the slowest one's, or each
+/// warp's own.
+enum class GapFrom { kProducer, kAll, kWarp };
 enum class Fence { kOneThread, kAllThreads };
 
 /// Percentiles over the producers' warps (st16) or CTAs (bulk); `max` is the slowest.

@@ -50,7 +50,7 @@ struct Scenario {
     int warps = 4;
     std::optional<GigaHertz> clock;  ///< absent: the recording's typical clock
     int destinations = 1;            ///< peers that share the bursts; the sender's link stays one
-    GapFrom gap_from = GapFrom::kProducer;
+    GapFrom gap_from = GapFrom::kProducer;  ///< kProducer: as in the recording of the path
     std::vector<ScenarioBurst> bursts;
 };
 

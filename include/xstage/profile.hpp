@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "xstage/burst_gap.hpp"
+#include "xstage/topology.hpp"
 #include "xstage/units.hpp"
 
 namespace xstage::model {
@@ -21,41 +22,32 @@ struct Estimate {
 
 /// How one kind of store leaves a producer (an SM). SM cycles: this is the issue side.
 struct StorePath {
-    std::string name;        ///< "st16", "bulk", ...
-    Bytes instruction;       ///< stored by one instruction of one issuer
-    bool per_warp = true;    ///< every warp issues; else one thread per SM
-    Cycles start;            ///< before the first byte
-    Cycles cold;             ///< more of it in a kernel's first burst
-    Cycles per_instruction;  ///< of one warp, when it alone limits
-    BytesPerCycle accept;    ///< of one SM while its own room lasts
-    Bytes room;              ///< private room of one SM
-    Cycles between;          ///< of loop and stamps, once per burst, beside the gap
-    Cycles finish;           ///< from the last burst's end to the end of the total
-};
-
-/// The group structure below the link, as issue times by SM id show it: groups share the link
-/// equally, whatever their size, and the SMs of a group share what it gets.
-struct Groups {
-    int sms = 0;             ///< of the GPU
-    double light_share = 0;  ///< part of the groups that are smaller
-    double light_size = 1;   ///< SMs in a small group over SMs in the mean group
-    double mean_size = 1;    ///< SMs in the mean group
+    std::string name;          ///< "st16", "bulk", ...
+    Bytes instruction;         ///< stored by one instruction of one issuer
+    bool per_warp = true;      ///< every warp issues; else one thread per SM
+    bool warps_apart = false;  ///< recorded with every warp counting its gap from its own end
+    Cycles start;              ///< before the first byte
+    Cycles cold;               ///< more of it in a kernel's first burst
+    Cycles per_instruction;    ///< of one warp, when it alone limits
+    BytesPerCycle accept;      ///< of one SM while its own room lasts
+    Bytes room;                ///< private room of one SM
+    Cycles between;            ///< of loop and stamps, once per burst, beside the gap
+    Cycles finish;             ///< from the last burst's end to the end of the total
 };
 
 /// What the producers share. Rooms in bytes; the drain is in link time.
 struct Network {
-    BytesPerNanosecond drain;   ///< R, all producers of one GPU
-    BytesPerCycle egress;       ///< out of one SM
-    Bytes producer_room;        ///< at most this much of one SM beyond its own room
-    Bytes group_room;           ///< shared by the SMs of a group
-    double light_when_few = 0;  ///< part of the groups that are lightly loaded when few SMs store
-    double favour = 0;          ///< log-spread of weights above the median while a turn lasts
-    double disfavour = 0;       ///< and below it
-    Bytes turn;                 ///< fair-share bytes for which a turn lasts
-    double lasting = 0;         ///< exponent of the turn that stays for the rest of the burst
-    double spread = 0;          ///< part of a stall over which producers alike end it
-    double stride_cost = 0;     ///< most link time that chunks of no power of two can add
-    double stride_half = 1;     ///< streams per 512 bytes of chunk at which half of it is reached
+    BytesPerNanosecond drain;  ///< R, all producers of one GPU
+    BytesPerCycle egress;      ///< out of one SM
+    Bytes producer_room;       ///< at most this much of one SM beyond its own room
+    Bytes group_room;          ///< shared by the SMs of a group
+    double favour = 0;         ///< log-spread of weights above the median while a turn lasts
+    double disfavour = 0;      ///< and below it
+    Bytes turn;                ///< fair-share bytes for which a turn lasts
+    double lasting = 0;        ///< exponent of the turn that stays for the rest of the burst
+    double spread = 0;         ///< part of a stall by which SMs alike come apart
+    double stride_cost = 0;    ///< most link time that chunks of no power of two can add
+    double stride_half = 1;    ///< streams per 512 bytes of chunk at which half of it is reached
 };
 
 /// From issue to the peer. Link time.
@@ -80,7 +72,7 @@ struct Profile {
     std::string node;
     GigaHertz clock;  ///< typical SM clock of the recording
     std::vector<StorePath> paths;
-    Groups groups;
+    Topology topology;
     Network network;
     Visibility visibility;
     std::vector<BurstGap> simple;  ///< three-parameter model per path, at `simple_producers` SMs

@@ -45,10 +45,18 @@ struct AttentionCall {
     float scale = 1;
     View q, k, v;  ///< k and v have batch stride 0 when all batch indices share them
     View out;
+    /// With Plug::stores_to_peers, instead of `out`: consecutive rows, the first peer_rows[0] of
+    /// them to peer_out[0], and so on. `rank` names the own one.
+    int peers = 0;
+    View peer_out[fabric::kMaxRanks];
+    std::int64_t peer_rows[fabric::kMaxRanks] = {};
     LseView lse;                               ///< data is null when nobody wants it
     const std::int32_t* kv_lengths = nullptr;  ///< per batch index of k, in k's memory; null: all
     std::int64_t kv_lengths_stride = 0;        ///< 0 when all batch indices share one length
     void* stream = nullptr;                    ///< cudaStream_t; null on `host`
+    /// Set when the plug does not store to `out`: a kernel with a result of its own says here where
+    /// it stands (on this rank's GPU, until the stream has passed the call) and leaves `out` alone.
+    View* own_out = nullptr;
 };
 using AttentionKernel = std::function<void(const AttentionCall&)>;
 
@@ -61,6 +69,9 @@ struct Plug {
     /// scratch, and a scatter kernel sends it on.
     bool stores_to_out = true;
     std::int64_t tile_rows = 128;
+    /// Also understands AttentionCall::peers: its tiles may then alternate among the ranks without
+    /// pad rows. `out` must still do.
+    bool stores_to_peers = false;
 };
 
 /// Attention in plain fp32 on the host, row by row; the host backend's default plug. A row without
@@ -151,6 +162,7 @@ class UlyssesAttention {
     std::vector<Result> finish(const fabric::Streams& streams = {});
 
     struct Impl;
+    Impl& impl() const { return *impl_; }
 
   private:
     std::unique_ptr<Impl> impl_;

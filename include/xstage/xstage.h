@@ -24,6 +24,9 @@ typedef enum xstage_status {
  */
 const char* xstage_last_error(void);
 
+/* "0.1.0"; valid for the life of the process. */
+const char* xstage_version(void);
+
 /* ---- fabric: see docs/fabric.md ---------------------------------------------------------------
  */
 
@@ -126,6 +129,16 @@ int xstage_stitched_tensor_acquire(xstage_stitched_tensor* tensor, int buffer, v
 /* publish and acquire as one kernel. */
 int xstage_stitched_tensor_exchange(xstage_stitched_tensor* tensor, int buffer,
                                     void* const* streams, size_t stream_count);
+
+/* ---- tensors for frameworks --------------------------------------------------------------------
+ */
+
+/* A DLManagedTensor (DLPack's ABI of version 0) over `data`, which stays the caller's; its deleter
+ * frees the structure alone. `device_type` is DLPack's: 1 for the CPU, 2 for CUDA. Strides in
+ * elements. */
+int xstage_dlpack_make(void* data, int32_t dtype, int32_t device_type, int32_t device_id,
+                       int32_t dimensions, const int64_t* shape, const int64_t* strides,
+                       void** managed);
 
 #ifdef __cplusplus
 }

@@ -40,6 +40,9 @@ typedef struct xstage_attention_call {
     const int32_t* kv_lengths; /* NULL: all keys */
     int64_t kv_lengths_stride;
     void* stream; /* cudaStream_t */
+    /* Not NULL when `out` is packed scratch (kernel_returns_packed): a kernel that has allocated
+     * its own result says here where it stands, and leaves `out` alone. */
+    xstage_view* own_out;
 } xstage_attention_call;
 
 /* Enqueues attention on call->stream and returns 0. Anything else fails the call. */
@@ -50,8 +53,16 @@ typedef enum xstage_layout {
     XSTAGE_LAYOUT_BATCHED = 1,
     XSTAGE_LAYOUT_PADDED = 2,
     XSTAGE_LAYOUT_PAGES = 3,
-    XSTAGE_LAYOUT_SPLIT = 4
+    XSTAGE_LAYOUT_SPLIT = 4,
+    XSTAGE_LAYOUT_SCATTER = 5
 } xstage_layout;
+
+typedef enum xstage_builtin {
+    XSTAGE_BUILTIN_AUTO = 0, /* cuDNN; the reference on the host backend */
+    XSTAGE_BUILTIN_CUDNN = 1,
+    XSTAGE_BUILTIN_XSTAGE = 2, /* Hopper, bf16 and fp16, head_dim 64 or 128 */
+    XSTAGE_BUILTIN_REFERENCE = 3
+} xstage_builtin;
 
 typedef struct xstage_ulysses_options {
     size_t struct_size;
@@ -75,6 +86,7 @@ typedef struct xstage_ulysses_options {
     void* user;
     int32_t kernel_returns_packed; /* `out` is packed scratch, sent on by a kernel of ours */
     int64_t tile_rows;             /* 0: 128 */
+    int32_t builtin;               /* xstage_builtin, when kernel is NULL */
 } xstage_ulysses_options;
 
 typedef struct xstage_ulysses xstage_ulysses;

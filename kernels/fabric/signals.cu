@@ -1,13 +1,17 @@
-// The protocol's four programs as kernels: one warp per rank, lane p for peer p.
+// The protocol's four programs as kernels: one warp per rank, lane p for peer p. The ranks of a
+// device wait for each other, so their warps form one block: it is resident as a whole or not at
+// all, which a grid would need a cooperative launch for.
 
 #include "signals.cuh"
+
+#include <type_traits>
 
 #include "xstage/device/fabric.cuh"
 
 namespace xstage::fabric::kernels {
 namespace {
 
-constexpr int kThreads = 32;
+constexpr int kMostThreads = 32 * kMaxRanks;
 
 template <ProgramId kProgram>
 __device__ bool run(device::FabricPort& port) {
@@ -30,16 +34,16 @@ __device__ bool run(device::FabricPort& port) {
 /// them.
 __device__ void spoil(std::byte* data, std::size_t bytes) {
     const uint4 nan = make_uint4(~0u, ~0u, ~0u, ~0u);
-    for (std::size_t i = threadIdx.x; i < bytes / sizeof(uint4); i += kThreads)
+    for (std::size_t i = threadIdx.x % 32; i < bytes / sizeof(uint4); i += 32)
         reinterpret_cast<uint4*>(data)[i] = nan;
 }
 
 template <ProgramId kProgram>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kMostThreads)
     run_program(const __grid_constant__ device::FabricGroup group,
                 const __grid_constant__ CallShape call,
                 const __grid_constant__ PoisonTable poison) {
-    const int local = static_cast<int>(blockIdx.x);
+    const int local = static_cast<int>(threadIdx.x) / 32;
     device::FabricPort port(group, local, call);
     const bool ok = run<kProgram>(port);
     if constexpr (kProgram == ProgramId::kAcquire || kProgram == ProgramId::kExchange) {
@@ -47,18 +51,38 @@ __global__ void __launch_bounds__(kThreads)
     }
 }
 
+/// publish of `call`, begin of `next` and acquire of `call`: what stands between two kernels of
+/// which the second reads what the first one's peers stored, and stores to peers itself.
+__global__ void __launch_bounds__(kMostThreads)
+    run_hand_over(const __grid_constant__ device::FabricGroup group,
+                  const __grid_constant__ CallShape call, const __grid_constant__ CallShape next,
+                  const __grid_constant__ PoisonTable poison) {
+    const int local = static_cast<int>(threadIdx.x) / 32;
+    const auto step = [&](const CallShape& shape, auto program) {
+        // A port reads the counters once, and the step before has written them.
+        __syncwarp();
+        device::FabricPort port(group, local, shape);
+        return run<decltype(program)::value>(port);
+    };
+    using Publish = std::integral_constant<ProgramId, ProgramId::kPublish>;
+    using Begin = std::integral_constant<ProgramId, ProgramId::kBegin>;
+    using Acquire = std::integral_constant<ProgramId, ProgramId::kAcquire>;
+    const bool ok = step(call, Publish{}) && step(next, Begin{}) && step(call, Acquire{});
+    if (!ok) spoil(poison.data[local], poison.bytes[local]);
+}
+
 // The barrier has no output, and its launch is on the critical path: fewer parameters.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kMostThreads)
     run_barrier(const __grid_constant__ device::FabricGroup group,
                 const __grid_constant__ CallShape call) {
-    device::FabricPort port(group, static_cast<int>(blockIdx.x), call);
+    device::FabricPort port(group, static_cast<int>(threadIdx.x) / 32, call);
     run<ProgramId::kBarrier>(port);
 }
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kMostThreads)
     store_self_test(const __grid_constant__ device::FabricGroup group) {
-    const int rank = group.ranks[blockIdx.x];
-    const int peer = static_cast<int>(threadIdx.x);
+    const int rank = group.ranks[threadIdx.x / 32];
+    const int peer = static_cast<int>(threadIdx.x) % 32;
     if (peer < group.world && peer != rank)
         device::st_release_sys_u64(&group.block[peer]->from[rank].self_test[0],
                                    self_test_pattern(rank, peer));
@@ -68,21 +92,16 @@ template <class... Parameters, class... Arguments>
 cudaError_t launch_ranks(void (*kernel)(Parameters...), int ranks, cudaStream_t stream,
                          const Arguments&... arguments) {
     cudaLaunchConfig_t config{};
-    config.gridDim = dim3(static_cast<unsigned>(ranks));
-    config.blockDim = dim3(kThreads);
+    config.gridDim = dim3(1);
+    config.blockDim = dim3(32 * static_cast<unsigned>(ranks));
     config.stream = stream;
-    cudaLaunchAttribute cooperative{};
-    cooperative.id = cudaLaunchAttributeCooperative;
-    cooperative.val.cooperative = 1;
-    config.attrs = &cooperative;
-    config.numAttrs = ranks > 1 ? 1 : 0;
     return cudaLaunchKernelEx(&config, kernel, arguments...);
 }
 
 }  // namespace
 
 cudaError_t launch(ProgramId program, const device::FabricGroup& group, const CallShape& call,
-                   const PoisonTable& poison, cudaStream_t stream) {
+                   const CallShape& next, const PoisonTable& poison, cudaStream_t stream) {
     switch (program) {
         case ProgramId::kBegin:
             return launch_ranks(run_program<ProgramId::kBegin>, group.local, stream, group, call,
@@ -96,6 +115,8 @@ cudaError_t launch(ProgramId program, const device::FabricGroup& group, const Ca
         case ProgramId::kExchange:
             return launch_ranks(run_program<ProgramId::kExchange>, group.local, stream, group, call,
                                 poison);
+        case ProgramId::kHandOver:
+            return launch_ranks(run_hand_over, group.local, stream, group, call, next, poison);
         case ProgramId::kBarrier:
             return launch_ranks(run_barrier, group.local, stream, group, call);
     }
@@ -106,27 +127,18 @@ cudaError_t launch_self_test(const device::FabricGroup& group, cudaStream_t stre
     return launch_ranks(store_self_test, group.local, stream, group);
 }
 
-cudaError_t preload(int ranks) {
+cudaError_t preload() {
     const void* kernels[] = {reinterpret_cast<const void*>(run_program<ProgramId::kBegin>),
                              reinterpret_cast<const void*>(run_program<ProgramId::kPublish>),
                              reinterpret_cast<const void*>(run_program<ProgramId::kAcquire>),
                              reinterpret_cast<const void*>(run_program<ProgramId::kExchange>),
+                             reinterpret_cast<const void*>(run_hand_over),
                              reinterpret_cast<const void*>(run_barrier),
                              reinterpret_cast<const void*>(store_self_test)};
-    int device = 0;
-    int processors = 0;
-    cudaError_t error = cudaGetDevice(&device);
-    if (error == cudaSuccess)
-        error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+    cudaError_t error = cudaSuccess;
     for (const void* kernel : kernels) {
         cudaFuncAttributes attributes{};
-        int per_processor = 0;
         if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, kernel);
-        if (error == cudaSuccess)
-            error =
-                cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_processor, kernel, kThreads, 0);
-        if (error == cudaSuccess && per_processor * processors < ranks)
-            error = cudaErrorCooperativeLaunchTooLarge;
     }
     return error;
 }

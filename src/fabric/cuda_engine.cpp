@@ -37,7 +37,7 @@ class DeviceRanks {
         group_.timeout_ns = static_cast<std::uint64_t>(
             std::chrono::duration_cast<std::chrono::nanoseconds>(options.wait_timeout).count());
         group_.trap = options.trap_on_timeout;
-        check_runtime(kernels::preload(group_.local), "loading the fabric's kernels");
+        check_runtime(kernels::preload(), "loading the fabric's kernels");
         try {
             allocate();
         } catch (...) {
@@ -51,8 +51,8 @@ class DeviceRanks {
 
     const device::FabricGroup& group() const { return group_; }
 
-    void launch(ProgramId program, const CallShape& call, const std::vector<Poison>& outputs,
-                void* stream) const {
+    void launch(ProgramId program, const CallShape& call, const CallShape& next,
+                const std::vector<Poison>& outputs, void* stream) const {
         PoisonTable poison;
         for (int i = 0; i < group_.local; ++i)
             for (const Poison& p : outputs)
@@ -62,7 +62,7 @@ class DeviceRanks {
                 }
         const DeviceScope scope(device_);
         check_runtime(
-            kernels::launch(program, group_, call, poison, static_cast<cudaStream_t>(stream)),
+            kernels::launch(program, group_, call, next, poison, static_cast<cudaStream_t>(stream)),
             "launching a fabric kernel");
     }
 
@@ -191,6 +191,10 @@ class CudaEngine final : public Engine {
                   const Streams& streams) override {
         launch(ProgramId::kExchange, call, outputs, streams);
     }
+    void hand_over(const CallShape& call, const std::vector<Poison>& outputs, const CallShape& next,
+                   const Streams& streams) override {
+        launch(ProgramId::kHandOver, call, outputs, streams, next);
+    }
 
     std::optional<FailureReport> failure() const override {
         for (const auto& device : devices_)
@@ -250,9 +254,9 @@ class CudaEngine final : public Engine {
     }
 
     void launch(ProgramId program, const CallShape& call, const std::vector<Poison>& outputs,
-                const Streams& streams) {
+                const Streams& streams, const CallShape& next = {}) {
         for (std::size_t d = 0; d < devices_.size(); ++d)
-            devices_[d]->launch(program, call, outputs, stream(streams, d));
+            devices_[d]->launch(program, call, next, outputs, stream(streams, d));
     }
 
     int world_;

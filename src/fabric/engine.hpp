@@ -34,6 +34,10 @@ class Engine {
     virtual void exchange(const CallShape& call, const std::vector<Poison>& outputs,
                           const Streams& streams) = 0;
 
+    /// publish(call), begin(next), acquire(call).
+    virtual void hand_over(const CallShape& call, const std::vector<Poison>& outputs,
+                           const CallShape& next, const Streams& streams) = 0;
+
     virtual std::optional<FailureReport> failure() const = 0;
     virtual const device::FabricGroup* device_group(int device_index) const = 0;
     virtual void synchronize(const Streams& streams) const = 0;

@@ -60,6 +60,12 @@ class HostEngine final : public Engine {
         publish(call, streams);
         acquire(call, outputs, streams);
     }
+    void hand_over(const CallShape& call, const std::vector<Poison>& outputs, const CallShape& next,
+                   const Streams& streams) override {
+        publish(call, streams);
+        begin(next, streams);
+        acquire(call, outputs, streams);
+    }
 
     std::optional<FailureReport> failure() const override {
         if (state_.broken == 0) return std::nullopt;

@@ -165,6 +165,17 @@ void StitchedTensor::exchange(int buffer, const Streams& streams) {
     if (broken) impl_->group.check();
 }
 
+void StitchedTensor::hand_over(int buffer, StitchedTensor& next, int next_buffer,
+                               const Streams& streams) {
+    if (&impl_->group != &next.impl_->group)
+        throw Error(ErrorKind::kBadInput, "the next tensor belongs to another group");
+    const CallShape call = impl_->call(buffer);
+    const CallShape begun = next.impl_->call(next_buffer);
+    const bool broken = impl_->group.engine->failure().has_value();
+    impl_->group.engine->hand_over(call, impl_->outputs[buffer], begun, streams);
+    if (broken) impl_->group.check();
+}
+
 struct LocalAlias::Impl {
     StitchedLayout layout;
     std::vector<int> ranks;

@@ -120,7 +120,7 @@ Profile simple_profile(const Calibration& calibration, const Profile& like, std:
     profile.network.egress = BytesPerCycle{1e9};
     profile.network.producer_room = m.capacity / load.producers;
     profile.network.group_room = Bytes{1e15};
-    profile.groups = {load.producers, 0, 1, 1};
+    profile.topology.sms = load.producers;
     StorePath simple;
     simple.name = like.paths[path].name;
     simple.per_warp = false;

@@ -66,40 +66,40 @@ std::vector<Case> make_cases(const Measurements& measurements, GigaHertz typical
 }
 
 std::vector<Case> thin_out(const std::vector<Case>& cases) {
-    constexpr int kEvery = 3;
+    constexpr int kEvery = 3;      // of the long sequences
+    constexpr int kPartial = 2;    // of the rows of a part of the SMs, which have most classes
+    constexpr double kLong = 6e5;  // bytes from which a burst says again what half of it said
+    int most = 0;
+    for (const Case& c : cases) most = std::max(most, c.load.producers);
     std::vector<Case> out;
-    int seen = 0;
+    std::array<int, 2> seen{};
     for (const Case& c : cases) {
+        const bool sequence = c.mode == BurstMode::kPeriodic;
+        const bool partial = c.load.producers > 1 && c.load.producers < most;
+        if (!sequence && c.load.warps != 8 && c.bytes.value() > kLong) continue;
+        const int every = sequence ? kEvery : partial ? kPartial : 1;
+        if (every > 1 && seen[sequence]++ % every != 0) continue;
         out.push_back(c);
-        if (c.mode != BurstMode::kPeriodic) continue;
-        if (seen++ % kEvery != 0)
-            out.pop_back();
-        else
-            for (double& w : out.back().weight) w *= std::sqrt(double{kEvery});
+        for (double& w : out.back().weight) w *= std::sqrt(static_cast<double>(every));
     }
     return out;
 }
 
 Observed simulate(const Profile& profile, const Case& c) {
     const StorePath& path = profile.paths[c.path];
-    const FluidModel model = fluid_model(profile.network, profile.groups, path, c.load);
+    const FluidModel model = fluid_model(profile.network, profile.topology, path, c.load);
     std::vector<FluidBurst> bursts(
         static_cast<std::size_t>(c.bursts),
         fluid_burst(profile.network, path, c.load, c.bytes, c.gap, false));
     bursts.front() = fluid_burst(profile.network, path, c.load, c.bytes, c.gap, true);
     const FluidResult result = run_fluid(model, bursts);
 
-    const auto burst_times = [&](std::size_t j, int at, Observed& out) {
-        const std::span<const float> times(&result.issue[j * result.classes], result.classes);
-        out[at] = issue_median(profile.network, path, c.load, c.bytes, bursts[j], model, times);
-        out[at + 1] = *std::max_element(times.begin(), times.end());
-    };
     Observed out{};
-    burst_times(0, kFirst, out);
-    burst_times(bursts.size() - 1, kLast, out);
+    out[kFirst] = result.median.front(), out[kFirstSlowest] = result.slowest.front();
+    out[kLast] = result.median.back(), out[kLastSlowest] = result.slowest.back();
     const double finish = path.finish.value();
-    out[kTotal] = quantile(model, std::span<const double>(result.finished), 0.5) + finish;
-    out[kTotalSlowest] = *std::max_element(result.finished.begin(), result.finished.end()) + finish;
+    out[kTotal] = result.finished_median + finish;
+    out[kTotalSlowest] = result.finished + finish;
     return out;
 }
 

@@ -32,8 +32,8 @@ struct Case {
 std::vector<Case> make_cases(const Measurements& measurements, GigaHertz typical_clock,
                              std::vector<std::string>& paths);
 
-/// The cases that the fit looks at: of the long sequences, which cost thirty times as much to
-/// simulate as the others, only every third, and that one counts for three.
+/// The cases that the fit looks at: of those that are dear to simulate only every second or third,
+/// which then counts for as many.
 std::vector<Case> thin_out(const std::vector<Case>& cases);
 
 /// What the profile predicts for a case, in the same numbers.

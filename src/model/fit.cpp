@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <map>
 #include <random>
 
 #include "model/calibrate.hpp"
@@ -17,7 +19,7 @@ namespace {
 
 constexpr double kWidest = 4.0;           // an interval wider than this factor identifies nothing
 constexpr double kResolution = 0.01;      // half width that stopping and rounding alone can explain
-constexpr double kRowResolution = 0.005;  // of one recorded time: stamps, and where the fit stops
+constexpr double kRowResolution = 0.007;  // of one recorded time: stamps, and where the fit stops
 
 double median(std::vector<double> v) {
     return percentile(std::move(v), 0.5);
@@ -118,7 +120,7 @@ void fit_visibility(const Measurements& measurements, const std::vector<Case>& c
         if (at == profile.paths.end() || !(row.echo_ns.value() > 0)) continue;
         const GigaHertz clock = row.echo / row.echo_ns;
         const Load load{row.producers, row.warps, clock, GapFrom::kProducer};
-        const FluidModel model = fluid_model(profile.network, profile.groups, *at, load);
+        const FluidModel model = fluid_model(profile.network, profile.topology, *at, load);
         const FluidBurst burst =
             fluid_burst(profile.network, *at, load, row.bytes_per_producer, Cycles{}, false);
         const FluidResult result = run_fluid(model, std::span(&burst, 1));
@@ -147,6 +149,54 @@ void fit_visibility(const Measurements& measurements, const std::vector<Case>& c
     add("echo", "from the drain to the peer's answer", echo, profile.visibility.echo);
 }
 
+// Rows that tell one placement from another: bursts beyond the rooms, of a part of the SMs; some of
+// each SM count are enough.
+std::vector<Case> partial_grids(const std::vector<Case>& cases, int sms) {
+    constexpr std::size_t kEach = 14;
+    std::map<int, std::vector<Case>> rows;
+    for (const Case& c : cases) {
+        if (c.load.producers > 2 && c.load.producers < sms && c.mode != BurstMode::kPeriodic &&
+            c.bytes.value() >= 40e3 && c.bytes.value() <= 300e3) {
+            rows[c.load.producers].push_back(c);
+        }
+    }
+    std::vector<Case> out;
+    for (const auto& [producers, same] : rows) {
+        const std::size_t every = (same.size() + kEach - 1) / kEach;
+        for (std::size_t i = 0; i < same.size(); i += every) out.push_back(same[i]);
+    }
+    return out;
+}
+
+// Where a partial grid lands is not recorded; what its SMs do to one another is. Of the orders in
+// which CTAs may be placed the one that explains it best is taken.
+void find_order(const std::vector<Case>& cases, Profile& profile) {
+    constexpr unsigned kDraws = 150;
+    const std::vector<Case> rows = partial_grids(cases, profile.topology.sms);
+    if (profile.topology.clusters.empty() || rows.empty()) return;
+    std::vector<int> best;
+    double least = std::numeric_limits<double>::infinity();
+    const auto attempt = [&](std::vector<int> order) {
+        profile.topology.order = std::move(order);
+        double cost = 0;
+        for (const Case& c : rows) {
+            const Observed predicted = simulate(profile, c);
+            for (int i = 0; i < kTotal; ++i) {
+                if (c.weight[i] <= 0) continue;
+                cost += std::min(0.5, std::abs(std::log(predicted[i] / c.observed[i])));
+            }
+            if (cost >= least) return;
+        }
+        least = cost, best = profile.topology.order;
+    };
+    attempt(even_order(profile.topology));
+    attempt(most_free_order(profile.topology));
+    for (unsigned seed = 1; seed <= kDraws; ++seed) {
+        attempt(scattered_order(profile.topology, seed));
+    }
+    profile.topology.order = best;
+}
+
 struct Setup {
     std::vector<Case> cases;
     std::vector<Parameter> free;
@@ -166,11 +216,16 @@ Setup set_up(const Measurements& measurements) {
                     "bursts: no remote row with fresh addresses and nothing beside to fit");
     }
     for (const std::string& name : names) profile.paths.push_back(default_path(name));
+    for (const Case& c : setup.cases) {
+        if (c.bursts > 1 && c.load.gap_from == GapFrom::kWarp) {
+            profile.paths[c.path].warps_apart = true;
+        }
+    }
     profile.network = default_network();
     int sms = measurements.provenance.gpus.empty() ? 0 : measurements.provenance.gpus.front().sms;
     for (const Case& c : setup.cases) sms = std::max(sms, c.load.producers);
     std::string no_groups;
-    profile.groups = find_groups(measurements.per_sm, sms, no_groups);
+    profile.topology = find_topology(measurements, sms, no_groups);
     profile.rows = static_cast<int>(setup.cases.size());
     if (!no_groups.empty()) profile.notes.push_back("groups: " + no_groups);
     fit_overheads(setup.cases, profile);
@@ -224,6 +279,7 @@ void cross_validate(const Setup& setup, const std::vector<Calibration>& calibrat
         }
         if (kept.empty() || held.empty()) continue;
         Profile trained = setup.start;
+        find_order(kept, trained);
         solve(trained, setup.free, thin_out(kept));
         const auto errors = errors_on(trained, held);
         ours.insert(ours.end(), errors.begin(), errors.end());
@@ -247,7 +303,8 @@ Profile fit(const Measurements& measurements, const FitOptions& options) {
     const Setup setup = set_up(measurements);
     Profile profile = setup.start;
     const std::vector<Case> fitted = thin_out(setup.cases);
-    const Solution solution = solve(profile, setup.free, fitted);
+    find_order(setup.cases, profile);
+    Solution solution = solve(profile, setup.free, fitted);
     estimate_all(setup.free, solution, fitted.size(), options, profile);
     profile.parameters.insert(profile.parameters.end(), setup.unidentified.begin(),
                               setup.unidentified.end());

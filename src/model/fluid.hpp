@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <span>
 #include <utility>
@@ -8,53 +7,80 @@
 
 namespace xstage::model {
 
-/// Producers that behave alike. The fluid core knows no units: its caller passes cycles and bytes.
+/// The link is shared equally by clusters, a cluster's part equally by its groups, a group's part
+/// by weight among its producers; what one cannot use goes to the others of its level, and what a
+/// cluster cannot use to the other clusters. The fluid core knows no units: its caller passes
+/// cycles and bytes.
+struct FluidCluster {
+    double count = 1;  ///< clusters alike
+};
+
+struct FluidGroup {
+    int cluster = 0;   ///< index into FluidModel::clusters
+    double count = 1;  ///< groups alike in each such cluster
+};
+
+/// Producers that behave alike.
 struct ProducerClass {
-    double count = 0;   ///< producers in the class; a fraction of an SM is fine
-    double weight = 1;  ///< share of the link when all compete
+    int group = 0;      ///< index into FluidModel::groups
+    double count = 1;   ///< producers of the class in each such group; a fraction is fine
     double room = 0;    ///< bytes that one producer may have accepted and not drained
+    double weight = 1;  ///< within the group
     int turn = 0;       ///< index into FluidModel::turns at the first burst
 };
+
+/// What a gap is counted from: each issuer's (warp's) own end, its producer's end, or the end of
+/// the slowest producer.
+enum class FluidGap { kIssuer, kProducer, kAll };
 
 /// Arbitration favours some producers for a while and then others: a turn scales a producer's
 /// weight until its fair share of the link has carried `turn_bytes` of the burst.
 struct FluidModel {
-    std::vector<ProducerClass> classes;
-    std::vector<double> turns{1.0};  ///< weight factors
-    std::vector<int> next_turn{0};   ///< the turn of the next burst
+    std::vector<FluidCluster> clusters{{}};
+    std::vector<FluidGroup> groups{{}};  ///< in the order of their clusters
+    std::vector<ProducerClass> classes;  ///< in the order of their groups
+    std::vector<double> turns{1.0};      ///< weight factors
+    std::vector<int> next_turn{0};       ///< the turn of the next burst
     double turn_bytes = 0;
-    double lasting = 0;         ///< exponent of the turn's factor once it is over
-    double spread = 0;          ///< part of a stall over which a class's ends are spread
-    double drain = 1;           ///< bytes per cycle of the link, all producers together
-    double egress = 1;          ///< bytes per cycle out of one producer
-    bool gap_from_all = false;  ///< gaps count from the slowest producer's end
+    double lasting = 0;      ///< exponent of the turn's factor once it is over
+    double spread = 0;       ///< part of a stall by which a class's producers come apart
+    double drain = 1;        ///< bytes per cycle of the link, all producers together
+    double egress = 1;       ///< bytes per cycle out of one producer
+    double round_bytes = 0;  ///< that a producer's other issuers store between two of one's own
+    FluidGap gap_from = FluidGap::kProducer;
 };
 
 /// One burst of every producer.
 struct FluidBurst {
     double bytes = 0;        ///< per producer
-    double issue = 0;        ///< cycles to issue it with no backpressure, its warps in step
-    double issue_apart = 0;  ///< the same once a stall has pulled the producer's warps apart
+    double issue = 0;        ///< cycles to issue it with no backpressure, its issuers in step
+    double issue_apart = 0;  ///< the same of one issuer that has no rival in its producer
     double gap = 0;          ///< cycles after it
     double cost = 1;         ///< link time per byte, relative to the best address pattern
 };
 
 struct FluidResult {
-    std::size_t classes = 0;
-    std::vector<float> issue;      ///< [burst * classes + class], cycles
-    std::vector<float> queued;     ///< most bytes in flight, all producers, seen when one ended
-    std::vector<double> begun;     ///< when the first producer began the burst
-    std::vector<double> ended;     ///< when the slowest producer had issued it
-    std::vector<double> drained;   ///< when its last byte had left
-    std::vector<double> finished;  ///< per class: end of its last issue
+    std::vector<float> slowest;   ///< issue time of the slowest issuer, cycles
+    std::vector<float> median;    ///< and of the median one
+    std::vector<float> queued;    ///< most bytes in flight, all producers, seen when one ended
+    std::vector<double> begun;    ///< when the first producer began the burst
+    std::vector<double> drained;  ///< when its last byte had left
+    double finished = 0;          ///< end of the slowest issuer's last issue
+    double finished_median = 0;   ///< and of the median one's
 };
 
-/// Bytes in flight (all producers) by time; straight lines lead from one point to the next.
-using Occupancy = std::vector<std::pair<double, double>>;
+/// What a run can tell beside its result.
+struct FluidTrace {
+    /// Bytes in flight (all producers) by time; straight lines lead from one point to the next.
+    std::vector<std::pair<double, double>> occupancy;
+    std::vector<float> issue;  ///< [burst * classes + class], slowest issuer of the class
+};
+
+constexpr std::size_t kMostClasses = 96;
 
 /// Runs the bursts through the fluid model, exactly, event by event. Throws Error (kBadInput) for
-/// more than 8 classes or a model that cannot drain.
+/// more than kMostClasses classes or a model that cannot drain.
 FluidResult run_fluid(const FluidModel& model, std::span<const FluidBurst> bursts,
-                      Occupancy* occupancy = nullptr);
+                      FluidTrace* trace = nullptr);
 
 }  // namespace xstage::model

@@ -3,71 +3,146 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <set>
 
 namespace xstage::model {
 namespace {
 
-constexpr double kIdleShare = 0.1;  // of the slowest: such an SM did not store
-constexpr double kLeastJump =
-    1.08;  // between two kinds; within a kind times differ by a few percent
+constexpr double kIdleShare = 0.1;   // of the slowest: such an SM did not store
+constexpr double kLeastJump = 1.08;  // between two kinds; within one, times differ by a few percent
 constexpr double kLeastPart = 0.05;  // of the SMs in the smaller kind
-constexpr double kMeanSize = 4;      // assumed where nothing is known
+constexpr std::size_t kGroupsPerCluster = 3;
 
-}  // namespace
+using Times = std::vector<std::pair<double, int>>;  // of an SM, and its id
 
-Groups find_groups(const std::vector<SmRow>& rows, int sms, std::string& reason) {
-    Groups groups{sms, 0, 1, kMeanSize};
-    std::vector<double> times;
+Times all_storing(const std::vector<SmRow>& rows) {
+    Times best;
     for (const SmRow& row : rows) {
-        std::vector<double> stored;
-        for (const auto& t : row.issue) {
-            if (t) stored.push_back(t->value());
+        Times times;
+        for (std::size_t i = 0; i < row.issue.size(); ++i) {
+            if (row.issue[i]) times.emplace_back(row.issue[i]->value(), static_cast<int>(i));
         }
-        if (stored.empty()) continue;
-        const double idle = kIdleShare * *std::max_element(stored.begin(), stored.end());
-        std::erase_if(stored, [idle](double t) { return t < idle; });
-        if (stored.size() > times.size()) times = stored;
+        if (times.empty()) continue;
+        const double idle = kIdleShare * std::max_element(times.begin(), times.end())->first;
+        std::erase_if(times, [idle](const auto& t) { return t.first < idle; });
+        if (times.size() > best.size()) best = times;
     }
-    if (times.empty()) {
-        reason = "no issue times by SM id were recorded";
-        return groups;
-    }
-    groups.sms = std::max(sms, static_cast<int>(times.size()));
-    if (static_cast<int>(times.size()) < groups.sms) {
-        reason = "issue times by SM id were not recorded with all SMs storing";
-        return groups;
-    }
-    std::sort(times.begin(), times.end());
-    const auto n = static_cast<double>(times.size());
+    std::sort(best.begin(), best.end());
+    return best;
+}
+
+double mean(const Times& times, std::size_t from, std::size_t to) {
+    double sum = 0;
+    for (std::size_t i = from; i < to; ++i) sum += times[i].first;
+    return sum / static_cast<double>(to - from);
+}
+
+// How many of the sorted times belong to favoured SMs.
+std::size_t favoured(const Times& times) {
     std::size_t cut = 0;
     double jump = kLeastJump;
     for (std::size_t i = 1; i < times.size(); ++i) {
-        const double part = static_cast<double>(std::min(i, times.size() - i)) / n;
-        if (part >= kLeastPart && times[i] / times[i - 1] > jump)
-            jump = times[i] / times[i - 1], cut = i;
+        const double part =
+            static_cast<double>(std::min(i, times.size() - i)) / static_cast<double>(times.size());
+        if (part < kLeastPart || times[i].first / times[i - 1].first <= jump) continue;
+        jump = times[i].first / times[i - 1].first, cut = i;
+    }
+    return cut;
+}
+
+// As equal as whole SMs allow.
+void split(int sms, std::size_t groups, std::vector<int>& into) {
+    for (; groups > 0; --groups) {
+        const auto n = static_cast<int>(groups);
+        into.push_back((sms + n - 1) / n);
+        sms -= into.back();
+    }
+}
+
+// SMs seen together in a cluster; those that no launch covered are pooled.
+std::vector<std::vector<int>> pooled(const std::vector<std::vector<int>>& seen) {
+    std::vector<std::vector<int>> clusters;
+    std::size_t largest = 0;
+    for (const auto& ids : seen) largest = std::max(largest, ids.size());
+    std::vector<int> rest;
+    for (const auto& ids : seen) {
+        if (2 * ids.size() >= largest && ids.size() + 1 >= largest - 2) {
+            clusters.push_back(ids);
+            continue;
+        }
+        if (rest.size() + ids.size() > largest) clusters.push_back(rest), rest.clear();
+        rest.insert(rest.end(), ids.begin(), ids.end());
+    }
+    if (!rest.empty()) clusters.push_back(rest);
+    return clusters;
+}
+
+std::vector<std::vector<int>> clusters_seen(const std::vector<std::vector<int>>& seen,
+                                            const std::set<int>& fast) {
+    std::vector<std::vector<int>> out;
+    for (const std::vector<int>& ids : pooled(seen)) {
+        const auto size = static_cast<int>(ids.size());
+        const auto early = static_cast<int>(
+            std::count_if(ids.begin(), ids.end(), [&](int id) { return fast.contains(id); }));
+        std::vector<int>& groups = out.emplace_back();
+        const bool light = early > 0 && early * static_cast<int>(kGroupsPerCluster) < size;
+        split(light ? size - early : size, kGroupsPerCluster - (light ? 1 : 0), groups);
+        if (light) groups.push_back(early);
+    }
+    return out;
+}
+
+// From the counts alone: the light groups stand in different clusters.
+std::vector<std::vector<int>> clusters_like(int fast, int small, int slow, int large) {
+    const auto lights = static_cast<std::size_t>(fast / small);
+    const auto heavies = static_cast<std::size_t>(slow / large);
+    const std::size_t count = (lights + heavies + kGroupsPerCluster - 1) / kGroupsPerCluster;
+    std::vector<std::vector<int>> out(count);
+    for (std::size_t i = 0; i < heavies; ++i) out[i % count].push_back(large);
+    for (std::size_t i = 0; i < lights; ++i) out[(heavies + i) % count].push_back(small);
+    return out;
+}
+
+}  // namespace
+
+Topology find_topology(const Measurements& measurements, int sms, std::string& reason) {
+    Topology topology{sms, {}, {}};
+    const Times times = all_storing(measurements.per_sm);
+    if (times.empty()) {
+        reason = "no issue times by SM id were recorded";
+        return topology;
+    }
+    topology.sms = std::max(sms, static_cast<int>(times.size()));
+    if (static_cast<int>(times.size()) < topology.sms) {
+        reason = "issue times by SM id were not recorded with all SMs storing";
+        return topology;
+    }
+    const std::size_t cut = favoured(times);
+    std::size_t seen = 0;
+    for (const auto& ids : measurements.sm_groups) seen += ids.size();
+    if (seen == times.size()) {
+        std::set<int> fast;
+        for (std::size_t i = 0; i < cut; ++i) fast.insert(times[i].second);
+        topology.clusters = clusters_seen(measurements.sm_groups, fast);
+        return topology;
     }
     if (cut == 0) {
         reason = "all SMs end within " + std::to_string(std::lround((kLeastJump - 1) * 100)) +
                  "% of their neighbour: no groups show";
-        return groups;
+        return topology;
     }
-    const auto mean = [&](std::size_t a, std::size_t b) {
-        return std::accumulate(times.begin() + static_cast<std::ptrdiff_t>(a),
-                               times.begin() + static_cast<std::ptrdiff_t>(b), 0.0) /
-               static_cast<double>(b - a);
-    };
     // Until the favoured end, both kinds share the link; afterwards the others have it alone. In
     // units of one SM's bytes: total rate n / t_slow, favoured rate 1 / t_fast.
-    const auto fast = static_cast<double>(cut);
-    const double rate_fast = 1 / mean(0, cut);
-    const double rate_slow = (n / mean(cut, times.size()) - fast * rate_fast) / (n - fast);
+    const auto n = static_cast<double>(times.size()), fast = static_cast<double>(cut);
+    const double rate_fast = 1 / mean(times, 0, cut);
+    const double rate_slow = (n / mean(times, cut, times.size()) - fast * rate_fast) / (n - fast);
     if (!(rate_slow > 0) || rate_fast <= rate_slow) {
         reason = "the favoured SMs' times contradict one shared link";
-        return groups;
+        return topology;
     }
     const double ratio = rate_fast / rate_slow;
     // SMs come in pairs, so groups have even sizes; the smallest that fit the counts and the ratio.
-    double small = ratio > 1 ? kMeanSize / std::sqrt(ratio) : kMeanSize, large = small * ratio;
+    int small = 0, large = 0;
     double best = 0.15 * ratio;
     for (int a = 2; a <= 16; a += 2) {
         for (int b = a + 2; b <= 18; b += 2) {
@@ -77,12 +152,13 @@ Groups find_groups(const std::vector<SmRow>& rows, int sms, std::string& reason)
             if (whole && off < best - 1e-9) best = off, small = a, large = b;
         }
     }
-    const double small_groups = fast / small, large_groups = (n - fast) / large;
-    groups.mean_size = n / (small_groups + large_groups);
-    groups.light_share = small_groups / (small_groups + large_groups);
-    groups.light_size = small / groups.mean_size;
-    reason.clear();
-    return groups;
+    if (small == 0) {
+        reason = "no whole groups have the ratio " + std::to_string(ratio);
+        return topology;
+    }
+    topology.clusters =
+        clusters_like(static_cast<int>(cut), small, static_cast<int>(times.size() - cut), large);
+    return topology;
 }
 
 }  // namespace xstage::model

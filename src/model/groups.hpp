@@ -1,15 +1,15 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "xstage/measurement.hpp"
-#include "xstage/profile.hpp"
+#include "xstage/topology.hpp"
 
 namespace xstage::model {
 
-/// The groups below the link, from issue times by SM id; `reason` says why there are none.
-/// With every SM storing, the SMs of small groups get more of the link and end early.
-Groups find_groups(const std::vector<SmRow>& rows, int sms, std::string& reason);
+/// The clusters and groups of SMs that share the link, from issue times by SM id with all SMs
+/// storing without pause (the SMs of a small group end early) and, where recorded, from which SMs
+/// share a cluster. Without clusters, with the reason, where the rows do not show them.
+Topology find_topology(const Measurements& measurements, int sms, std::string& reason);
 
 }  // namespace xstage::model

@@ -29,8 +29,8 @@ std::string missing_rows(const Parameter& parameter, const Measurements& measure
     if (measurements.provenance.loopback && is_network(parameter)) {
         return "loopback: the stores never crossed a link";
     }
-    if (name == "light_when_few" && !no_groups.empty()) return no_groups;
-    if (name == "group_room" || name == "light_when_few") {
+    if (name == "group_room") {
+        if (!no_groups.empty()) return no_groups;
         if (producers.size() < 2) return "only one SM count was recorded";
     }
     if (is_network(parameter) && name != "egress" && !several) {
@@ -51,7 +51,6 @@ std::string missing_rows(const Parameter& parameter, const Measurements& measure
 void neutralise(const std::string& name, Profile& profile) {
     Network& n = profile.network;
     if (name == "group_room") n.group_room = Bytes{1e12};
-    if (name == "light_when_few") n.light_when_few = profile.groups.light_share;
     if (name == "turn") n.turn = Bytes{0};
     if (name == "spread") n.spread = 0;
     if (name == "stride_cost") n.stride_cost = 0;

@@ -44,8 +44,6 @@ std::vector<Parameter> all_parameters(const Profile& profile) {
            &Network::producer_room);
     shared("group_room", "B", "room shared by the SMs of a group", 0, kUnbounded,
            &Network::group_room);
-    shared("light_when_few", "1", "part of the groups lightly loaded when few SMs store", 0.02,
-           0.98, &Network::light_when_few);
     shared("favour", "1", "log-spread of arbitration above the median", 0.01, 3, &Network::favour);
     shared("disfavour", "1", "log-spread of arbitration below the median", 0.01, 3,
            &Network::disfavour);
@@ -53,7 +51,7 @@ std::vector<Parameter> all_parameters(const Profile& profile) {
            kUnbounded, &Network::turn);
     shared("lasting", "1", "part of the preference that outlasts a turn", 0.0005, 0.5,
            &Network::lasting);
-    shared("spread", "1", "part of a stall over which producers alike end it", 0.01, 2,
+    shared("spread", "1", "part of a stall by which SMs alike come apart", 0.001, 2,
            &Network::spread);
     shared("stride_cost", "1", "most link time added by chunks of no power of two", 0.001, 2,
            &Network::stride_cost);
@@ -107,15 +105,14 @@ StorePath default_path(const std::string& name) {
 Network default_network() {
     Network network;
     network.drain = BytesPerNanosecond{370};
-    network.egress = BytesPerCycle{25};
-    network.producer_room = Bytes{16000};
+    network.egress = BytesPerCycle{25.6};
+    network.producer_room = Bytes{18000};
     network.group_room = Bytes{44000};
-    network.light_when_few = 0.66;
     network.favour = 0.5;
-    network.disfavour = 0.5;
+    network.disfavour = 0.7;
     network.turn = Bytes{15000};
     network.lasting = 0.02;
-    network.spread = 0.4;
+    network.spread = 0.1;
     network.stride_cost = 0.35;
     network.stride_half = 60;
     return network;

@@ -10,7 +10,8 @@
 namespace xstage::model {
 namespace {
 
-constexpr double kWithin = 1.05;  // "free" and "recovered" both mean within 5%
+constexpr std::size_t kLongSequence = 10'000;  // bursts
+constexpr double kWithin = 1.05;               // "free" and "recovered" both mean within 5%
 
 [[noreturn]] void reject(const std::string& field, const std::string& expected) {
     throw Error(ErrorKind::kBadInput, field + ": " + expected);
@@ -22,14 +23,16 @@ void require(bool good, const char* field, const char* expected) {
 
 Load load_of(const Scenario& s, const Profile& profile) {
     require(s.producers >= 1, "producers", "expected at least 1");
-    require(profile.groups.sms == 0 || s.producers <= profile.groups.sms, "producers",
+    require(profile.topology.sms == 0 || s.producers <= profile.topology.sms, "producers",
             "more than the SMs of the profiled GPU");
     require(s.warps >= 1 && s.warps <= 64, "warps", "expected 1 to 64");
     require(s.destinations >= 1, "destinations", "expected at least 1");
     const GigaHertz clock = s.clock.value_or(profile.clock);
     require(clock.value() > 0 && std::isfinite(clock.value()), "clock_ghz",
             "expected a positive number");
-    return {s.producers, s.warps, clock, s.gap_from};
+    // A producer counts its gap as it did when it was recorded.
+    const bool apart = s.gap_from == GapFrom::kProducer && profile.path(s.path).warps_apart;
+    return {s.producers, s.warps, clock, apart ? GapFrom::kWarp : s.gap_from};
 }
 
 Case case_of(const Scenario& s, const Profile& profile, Bytes bytes, int bursts) {
@@ -121,30 +124,28 @@ Prediction predict(const Scenario& scenario, const Profile& profile) {
     const StorePath& path = profile.path(scenario.path);
     const Load load = load_of(scenario, profile);
     const std::vector<FluidBurst> bursts = fluid_bursts(scenario, profile, load);
-    const FluidModel model = fluid_model(profile.network, profile.groups, path, load);
+    Network network = profile.network;
+    // Luck averages out over a long sequence, and costs three times as much.
+    if (bursts.size() > kLongSequence) network.turn = Bytes{0};
+    const FluidModel model = fluid_model(network, profile.topology, path, load);
     const FluidResult result = run_fluid(model, bursts);
 
     Prediction out;
     out.bursts.reserve(bursts.size());
     const auto ns = [&](double cycles) { return Cycles{cycles} / load.clock; };
     for (std::size_t j = 0; j < bursts.size(); ++j) {
-        const std::span<const float> times(&result.issue[j * result.classes], result.classes);
-        const double slowest = *std::max_element(times.begin(), times.end());
+        const double slowest = result.slowest[j];
         BurstPrediction b;
         b.issue = ns(slowest);
-        b.issue_median = ns(std::min(
-            slowest, issue_median(profile.network, path, load,
-                                  scenario.bursts[j].bytes_per_producer, bursts[j], model, times)));
+        b.issue_median = ns(std::min<double>(slowest, result.median[j]));
         b.stall = positive_part(ns(slowest - bursts[j].issue));
         b.drained = ns(result.drained[j] - result.begun[j]);
         if (profile.visibility.echo) b.visible = b.drained + *profile.visibility.echo;
         b.queued = Bytes{result.queued[j]};
         out.bursts.push_back(b);
     }
-    const double last = *std::max_element(result.finished.begin(), result.finished.end());
-    out.total = ns(last + path.finish.value());
-    out.total_median =
-        ns(quantile(model, std::span<const double>(result.finished), 0.5) + path.finish.value());
+    out.total = ns(result.finished + path.finish.value());
+    out.total_median = ns(result.finished_median + path.finish.value());
     out.onset = onset(profile, scenario);
     out.recovery = recovery_gap(profile, scenario, scenario.bursts.front().bytes_per_producer);
     if (const auto error = held_out_p90(profile, scenario.path)) {
@@ -158,11 +159,11 @@ std::vector<std::pair<Nanoseconds, Bytes>> occupancy(const Scenario& scenario,
                                                      const Profile& profile) {
     const Load load = load_of(scenario, profile);
     const FluidModel model =
-        fluid_model(profile.network, profile.groups, profile.path(scenario.path), load);
-    Occupancy points;
-    run_fluid(model, fluid_bursts(scenario, profile, load), &points);
+        fluid_model(profile.network, profile.topology, profile.path(scenario.path), load);
+    FluidTrace trace;
+    run_fluid(model, fluid_bursts(scenario, profile, load), &trace);
     std::vector<std::pair<Nanoseconds, Bytes>> out{{Nanoseconds{}, Bytes{}}};
-    for (const auto& [cycles, bytes] : points) {
+    for (const auto& [cycles, bytes] : trace.occupancy) {
         out.emplace_back(Cycles{cycles} / load.clock, Bytes{bytes});
     }
     return out;

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cmath>
 
 #include "sim/node.hpp"
 #include "xstage/profile.hpp"
@@ -12,21 +11,11 @@ Node node_from_profile(const model::Profile& profile, const std::string& path, i
     const double clock = profile.clock.value();
     Node node;
     node.name = profile.node;
-    node.sms = profile.groups.sms;
-    const int groups =
-        std::max(1, static_cast<int>(std::lround(node.sms / profile.groups.mean_size)));
-    if (profile.hierarchical && groups > 1) {
-        // The small groups have their own size, the others share the rest of the SMs.
-        const auto small = static_cast<int>(std::lround(profile.groups.light_share * groups));
-        const auto size =
-            static_cast<int>(std::lround(profile.groups.light_size * profile.groups.mean_size));
-        const int large = groups - small;
-        int left = node.sms - small * size;
-        for (int g = 0; g < large; ++g) {
-            node.groups.push_back(left / (large - g));
-            left -= node.groups.back();
+    node.sms = profile.topology.sms;
+    if (profile.hierarchical) {
+        for (const std::vector<int>& cluster : profile.topology.clusters) {
+            node.groups.insert(node.groups.end(), cluster.begin(), cluster.end());
         }
-        node.groups.insert(node.groups.end(), static_cast<std::size_t>(small), size);
     }
     node.link_rate = network.drain.value();
     node.producer_rate = network.egress.value() * clock;

@@ -28,7 +28,7 @@ struct EnumNames<Addresses> {
 };
 template <>
 struct EnumNames<GapFrom> {
-    static constexpr std::array kNames{"producer", "all"};
+    static constexpr std::array kNames{"producer", "all", "warp"};
 };
 template <>
 struct EnumNames<Fence> {

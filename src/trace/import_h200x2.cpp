@@ -56,6 +56,8 @@ BurstRow burst_row(const core::CsvTable& csv, std::size_t i) {
     row.bytes_per_producer = Bytes{csv.number(i, "bytes_per_cta_burst", 1)};
     row.bursts = csv.integer(i, "bursts", 1);
     row.gap = Cycles{csv.number(i, "gap_cyc")};
+    // Warps did not wait for one another between bursts; a bulk path has one thread to wait for.
+    if (row.path == "st16") row.gap_from = GapFrom::kWarp;
     // 0 says that the sample was too short to tell its clock.
     if (const double ghz = csv.number(i, "ghz"); ghz > 0) row.clock = GigaHertz{ghz};
     row.samples = 6;

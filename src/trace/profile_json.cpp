@@ -18,24 +18,24 @@ void fields(Io& io, model::Estimate& e) {
 
 template <class Io>
 void fields(Io& io, model::StorePath& p) {
-    io("name", p.name), io("instruction_bytes", p.instruction), io("per_warp", p.per_warp);
+    io("name", p.name), io("instruction_bytes", p.instruction), io("per_warp", p.per_warp),
+        io("warps_apart", p.warps_apart);
     io("start_cycles", p.start), io("cold_cycles", p.cold);
     io("per_instruction_cycles", p.per_instruction), io("accept_bytes_per_cycle", p.accept);
     io("room_bytes", p.room), io("between_cycles", p.between), io("finish_cycles", p.finish);
 }
 
 template <class Io>
-void fields(Io& io, model::Groups& g) {
-    io("sms", g.sms), io("light_share", g.light_share), io("light_size", g.light_size);
-    io("mean_size", g.mean_size);
+void fields(Io& io, model::Topology& t) {
+    io("sms", t.sms), io("clusters", t.clusters), io("order", t.order);
 }
 
 template <class Io>
 void fields(Io& io, model::Network& n) {
     io("drain_gbps", n.drain), io("egress_bytes_per_cycle", n.egress);
     io("producer_room_bytes", n.producer_room), io("group_room_bytes", n.group_room);
-    io("light_when_few", n.light_when_few), io("favour", n.favour), io("disfavour", n.disfavour);
-    io("turn_bytes", n.turn), io("lasting", n.lasting);
+    io("favour", n.favour), io("disfavour", n.disfavour);
+    io("turn_bytes", n.turn), io("lasting", n.lasting), io("spread", n.spread);
     io("stride_cost", n.stride_cost), io("stride_half", n.stride_half);
 }
 
@@ -68,7 +68,7 @@ void fields(Io& io, model::Profile& p) {
     io("node", p.node), io("clock_ghz", p.clock), io("rows", p.rows);
     io("hierarchical", p.hierarchical);
     io("parameters", p.parameters), io("held_out", p.held_out), io("notes", p.notes);
-    io("paths", p.paths), io("groups", p.groups), io("network", p.network);
+    io("paths", p.paths), io("topology", p.topology), io("network", p.network);
     io("visibility", p.visibility), io("simple", p.simple),
         io("simple_producers", p.simple_producers);
 }
@@ -156,7 +156,7 @@ ProfileDocument profile_from_json(const Json& document, const std::string& file)
 
 Json to_json(const ProfileDocument& profile) {
     ProfileDocument copy = profile;  // the field lists take references that can be written to
-    return {{"schema_version", 1},
+    return {{"schema_version", 2},
             {"kind", "xstage.profile"},
             {"provenance", to_json(copy.recording)},
             {"fitted", Writer::write(copy.fitted)},

@@ -147,7 +147,7 @@ PageFigure second_burst_figure(const Measurements& measurements, const Profile& 
     double longest = 0;
     for (const BurstRow& row : measurements.bursts) {
         if (row.mode != BurstMode::kGap2 || row.path != load.path || row.warps != load.warps ||
-            row.producers != load.producers || row.gap_from != GapFrom::kProducer ||
+            row.producers != load.producers || row.gap_from == GapFrom::kAll ||
             !covered(row, profile) || row.issue.size() < 2) {
             continue;
         }

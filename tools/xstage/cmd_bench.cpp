@@ -5,6 +5,7 @@
 
 #include "commands.hpp"
 #include "core/file.hpp"
+#include "git_commit.hpp"
 #include "ops/ulysses/bench.hpp"
 #include "xstage/error.hpp"
 
@@ -34,6 +35,7 @@ void add_bench(CLI::App& app) {
     auto o = std::make_shared<Options>();
     CLI::App* bench = app.add_subcommand("bench", "Recorded benchmarks on this node");
     bench->require_subcommand(1);
+    add_bench_moe(*bench, app);
     CLI::App* command = bench->add_subcommand("ulysses",
                                               "Attention with its second all-to-all stitched, "
                                               "packed and by NCCL, against attention alone");
@@ -47,6 +49,8 @@ void add_bench(CLI::App& app) {
     command->add_option("--rows-up-to", o->longest, "leave longer shapes of the table out");
     command->add_option("--repetitions", o->run.repetitions, "of each variant, in random order")
         ->check(CLI::Range(1, 10000));
+    command->add_option("--attention", o->run.attention, "the kernel")
+        ->check(CLI::IsMember({"cudnn", "xstage"}));
     command->add_option("--seed", o->run.seed, "of the order");
     command->add_option("--node", o->run.node, "name of this node, for the record");
     command->add_flag("!--no-nccl", o->run.nccl, "leave the NCCL baseline out");
@@ -66,8 +70,17 @@ void add_bench(CLI::App& app) {
                        "--backend",
                        o->backend,
                        "--repetitions",
-                       std::to_string(o->run.repetitions)};
-        core::write_file_atomic(o->output, ulysses::run_bench(o->run));
+                       std::to_string(o->run.repetitions),
+                       "--attention",
+                       o->run.attention,
+                       "--rows-up-to",
+                       std::to_string(o->longest)};
+        o->run.git_commit = kGitCommit;
+        const ulysses::BenchReport report = ulysses::run_bench(o->run);
+        core::write_file_atomic(o->output, report.document);
+        if (!report.wrong.empty())
+            throw Error(ErrorKind::kCheckFailed,
+                        "results unlike those of the serial way:" + report.wrong);
     });
 }
 

@@ -44,8 +44,9 @@ void add_predict(CLI::App& app) {
              ->check(CLI::Range(1, 1024)));
     load(command->add_option("--clock-ghz", options->clock_ghz, "with --bursts: SM clock")
              ->check(CLI::PositiveNumber));
-    load(command->add_option("--gap-from", options->gap_from, "with --bursts: producer or all")
-             ->check(CLI::IsMember({"producer", "all"})));
+    load(
+        command->add_option("--gap-from", options->gap_from, "with --bursts: producer, warp or all")
+            ->check(CLI::IsMember({"producer", "all"})));
     auto* csv = command->add_flag("--csv", options->csv, "print the bursts as CSV");
     command->add_flag("--json", options->json, "print JSON (the default)")->excludes(csv);
     command->callback([options] {
@@ -59,7 +60,9 @@ void add_predict(CLI::App& app) {
             scenario.producers = options->producers;
             scenario.warps = options->warps;
             scenario.destinations = options->destinations;
-            scenario.gap_from = options->gap_from == "all" ? GapFrom::kAll : GapFrom::kProducer;
+            scenario.gap_from = options->gap_from == "all"    ? GapFrom::kAll
+                                : options->gap_from == "warp" ? GapFrom::kWarp
+                                                              : GapFrom::kProducer;
             if (options->clock_ghz > 0) scenario.clock = GigaHertz{options->clock_ghz};
             scenario.bursts = trace::bursts_from_csv(
                 core::CsvTable::parse(core::read_file(options->bursts), options->bursts));

@@ -8,6 +8,7 @@ namespace xstage::cli {
 // throws Error, whose kind is the exit code; exit_with gives any other code.
 void add_advise(CLI::App& app);
 void add_bench(CLI::App& app);
+void add_bench_moe(CLI::App& bench, const CLI::App& app);
 void add_env(CLI::App& app);
 void add_fit(CLI::App& app);
 void add_import(CLI::App& app);

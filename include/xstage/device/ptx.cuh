@@ -30,6 +30,20 @@ __device__ __forceinline__ std::uint32_t sm_id() {
     return value;
 }
 
+/// Lane of the warp, read anew each time: what comes from it is not kept in registers across loops.
+__device__ __forceinline__ int lane_id_again() {
+    int value;
+    asm volatile("mov.u32 %0, %%laneid;" : "=r"(value));
+    return value;
+}
+
+/// A pointer that the compiler knows nothing of, so that nothing built on it leaves a loop.
+template <class T>
+__device__ __forceinline__ T* opaque(T* pointer) {
+    asm volatile("" : "+l"(pointer));
+    return pointer;
+}
+
 __device__ __forceinline__ void nanosleep(std::uint32_t ns) {
     asm volatile("nanosleep.u32 %0;" ::"r"(ns));
 }

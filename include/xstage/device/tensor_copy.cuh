@@ -30,6 +30,27 @@ __device__ __forceinline__ void bulk_tensor_load_5d(void* shared, const void* ma
         : "memory");
 }
 
+/// The same through a map of two dimensions, from element (column, row).
+__device__ __forceinline__ void bulk_tensor_load_2d(void* shared, const void* map,
+                                                    MBarrier* barrier, std::int32_t column,
+                                                    std::int32_t row) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+        "[%0], [%1, {%3, %4}], [%2];" ::"r"(shared_address(shared)),
+        "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(row)
+        : "memory");
+}
+
+/// Global to this CTA's shared memory, no map. Addresses and bytes are multiples of 16.
+__device__ __forceinline__ void bulk_load(void* shared, const void* global, std::uint32_t bytes,
+                                          MBarrier* barrier) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+            "r"(shared_address(shared)),
+        "l"(global), "r"(bytes), "r"(shared_address(barrier))
+        : "memory");
+}
+
 __device__ __forceinline__ void bulk_tensor_store_5d(const void* map, const void* shared,
                                                      BoxCoordinates at) {
     asm volatile(

@@ -27,6 +27,9 @@ struct MoeOrder {
     /// Linear-1 tiles before the first Linear-2 tile, beyond the least number (kAlternate, kRatio).
     /// With about two per CTA no CTA waits for a tile that another one is still computing.
     std::int32_t slack = 0;
+    /// Rows of one expert whose tiles are walked column by column, so that they read the same
+    /// weights at the same time. 1: row by row. With kLead not more than the lead.
+    std::int32_t band = 1;
 };
 
 /// The tiles of one rank. A row is one block of tokens of one expert: it has `n1` Linear-1 tiles,
@@ -121,6 +124,32 @@ XSTAGE_HOST_DEVICE constexpr MoeTile turns_tile(const MoeGrid& grid, std::int64_
     return moe_tile(true, index - (ones_done < left ? ones_done : left), grid.n2);
 }
 
+XSTAGE_HOST_DEVICE constexpr std::int32_t band_of(const MoeOrder& order) {
+    if (order.kind == MoeOrderKind::kLead && order.band > order.lead)
+        return order.lead < 1 ? 1 : order.lead;
+    return order.band < 1 ? 1 : order.band;
+}
+
+/// The tile that stands where `tile` would, had its band been walked column by column.
+XSTAGE_HOST_DEVICE constexpr MoeTile banded(const MoeGrid& grid, std::int32_t band, MoeTile tile) {
+    std::int32_t low = 0;  // the last expert whose first row is not after the tile's
+    std::int32_t high = grid.experts;
+    while (high - low > 1) {
+        const std::int32_t middle = low + (high - low) / 2;
+        if (grid.row_begin[middle] <= tile.row) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    const std::int32_t begin = grid.row_begin[low];
+    const std::int32_t first = begin + (tile.row - begin) / band * band;
+    const std::int32_t left = grid.row_begin[low + 1] - first;
+    const std::int32_t rows = left < band ? left : band;
+    const std::int32_t at = (tile.row - first) * (tile.second ? grid.n2 : grid.n1) + tile.n;
+    return {tile.second, first + at % rows, at / rows};
+}
+
 XSTAGE_HOST_DEVICE constexpr std::int64_t gcd(std::int64_t a, std::int64_t b) {
     while (b != 0) {
         const std::int64_t rest = a % b;
@@ -169,7 +198,9 @@ XSTAGE_HOST_DEVICE constexpr MoeTurns turns_of(const MoeGrid& grid, const MoeOrd
         turns.ones = static_cast<std::int32_t>(grid.n1 / common);
         turns.twos = static_cast<std::int32_t>(grid.n2 / common);
     }
-    const std::int64_t least = least_warmup(grid, turns.ones, turns.twos);
+    // A row's Linear-1 is complete when that of its whole band is.
+    const std::int64_t least = least_warmup(grid, turns.ones, turns.twos) +
+                               std::int64_t{detail::band_of(order) - 1} * grid.n1;
     const std::int64_t all = grid.rows() * grid.n1;
     turns.warmup = least + order.slack < all ? least + order.slack : all;
     return turns;
@@ -179,9 +210,23 @@ XSTAGE_HOST_DEVICE constexpr MoeTurns turns_of(const MoeGrid& grid, const MoeOrd
 /// order), which a kernel works out once.
 XSTAGE_HOST_DEVICE constexpr MoeTile moe_tile_at(const MoeGrid& grid, const MoeOrder& order,
                                                  const MoeTurns& turns, std::int64_t index) {
-    if (order.kind == MoeOrderKind::kWave) return detail::wave_tile(grid, order.wave, index);
-    if (order.kind == MoeOrderKind::kLead) return detail::lead_tile(grid, order.lead, index);
-    return detail::turns_tile(grid, turns.warmup, turns.ones, turns.twos, index);
+    MoeTile tile;
+    if (order.kind == MoeOrderKind::kWave) {
+        tile = detail::wave_tile(grid, order.wave, index);
+    } else if (order.kind == MoeOrderKind::kLead) {
+        tile = detail::lead_tile(grid, order.lead, index);
+    } else {
+        tile = detail::turns_tile(grid, turns.warmup, turns.ones, turns.twos, index);
+    }
+    const std::int32_t band = detail::band_of(order);
+    return band > 1 ? detail::banded(grid, band, tile) : tile;
+}
+
+/// Fewest rows that a ring between the pulling of rows and Linear-2 must hold under kLead, so that
+/// the row whose place a row takes is through Linear-2 before: Linear-1 of a band may begin with
+/// its last row, and Linear-2 of one end with its first. The other orders may need all rows.
+XSTAGE_HOST_DEVICE constexpr std::int32_t least_ring(const MoeOrder& order) {
+    return (order.lead < 1 ? 1 : order.lead) + 2 * detail::band_of(order) - 1;
 }
 
 }  // namespace xstage::plan

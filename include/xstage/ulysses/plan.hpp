@@ -72,6 +72,8 @@ enum class Layout {
     kPadded,   ///< one query axis, chunk after chunk, pad rows between
     kPages,    ///< one query axis, single pages of the ranks in turn
     kSplit,    ///< a kernel call per destination: any rows, any kernel
+    kScatter,  ///< packed scratch, and a kernel of ours sends its rows: the serial way
+    kPeers,    ///< the kernel itself knows where each rank's rows go (Plug::stores_to_peers)
 };
 const char* name_of(Layout layout);
 
@@ -82,7 +84,11 @@ struct NodeFacts {
     double room_bytes = 2.3e6;    ///< accepted before the stores of all SMs stall
     double tflops = 650;          ///< of the attention kernel, over all SMs
     double memory_gb_per_s = 4200;
-    double drift = 0.5;  ///< how much of a wave's burst is still in step one wave later
+    double drift = 0.5;       ///< how much of a wave's burst is still in step one wave later
+    double launch_ns = 2000;  ///< a kernel call more, between the end of one and the next's start
+
+    /// All ranks on one GPU: their stores never cross a link.
+    static NodeFacts one_gpu();
 };
 
 struct PlanOptions {
@@ -92,8 +98,11 @@ struct PlanOptions {
     /// Q will be in memory of ours, where rows may stand in any order; a foreign Q is in natural
     /// order and must be copied for `padded` and `pages`.
     bool own_q = true;
+    /// The kernel takes a destination per rank, as kPeers needs.
+    bool peers = false;
     double max_tile_ratio = 1.03;
-    double max_memory_ratio = 64;  ///< of a padded result over its rows
+    /// Of a padded result over its rows. kAuto leaves dearer layouts out; packed ones always stay.
+    double max_memory_ratio = 2;
     NodeFacts node;
 };
 
@@ -142,7 +151,8 @@ struct Plan {
 };
 
 /// Works the plan out; `kAuto` takes the layout with the least predicted time among those within
-/// the limits. Throws Error (kBadInput) when the layout asked for cannot serve the problem.
+/// the limits, and the one with the least memory where predictions are within 0.5%. Throws Error
+/// (kBadInput) when the layout asked for cannot serve the problem.
 Plan make_plan(const Problem& problem, const PlanOptions& options = {});
 
 /// One line: layout, calls, tiles added, memory, prediction.

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "fabric/group.hpp"
@@ -33,8 +34,13 @@ Plan plan_for(const fabric::Fabric& fabric, const Problem& problem, const Option
     plan.page_bytes = fabric.page_bytes();
     plan.own_q = options.attend;
     plan.tile_rows = options.plug.tile_rows;
+    plan.peers = options.plug.stores_to_peers;
     // A packed output is sent on by a kernel of ours, which needs no axis.
-    if (!options.plug.stores_to_out) plan.layout = Layout::kSplit;
+    if (!options.plug.stores_to_out) plan.layout = Layout::kScatter;
+    const std::vector<std::string>& ids = fabric.device_ids();
+    if (fabric.backend() != fabric::Backend::kHost &&
+        std::all_of(ids.begin(), ids.end(), [&](const std::string& id) { return id == ids[0]; }))
+        plan.node = NodeFacts::one_gpu();
     return make_plan(problem, plan);
 }
 
@@ -165,9 +171,9 @@ std::vector<Result> UlyssesAttention::attend(const std::vector<ShardedInput>& in
     exchange->begin(buffer, streams);
     for (std::size_t i = 0; i < inputs.size(); ++i)
         m.gather_heads(inputs[i], static_cast<int>(i), buffer, streams);
-    exchange->publish(buffer, streams);
-    m.begin_out(buffer, streams);
-    exchange->acquire(buffer, streams);
+    // The results' buffers are asked for while the peers' heads are on their way.
+    for (int t = 1; t < m.arena->tensors(); ++t) m.arena->out(t).begin(buffer, streams);
+    exchange->hand_over(buffer, m.arena->out(0), buffer, streams);
     std::vector<Impl::Ready> ready;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
         const int rank = m.fabric.local_ranks()[i];

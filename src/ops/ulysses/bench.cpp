@@ -14,18 +14,10 @@
 #include "ops/ulysses/bench_rank.hpp"
 #include "xstage/error.hpp"
 #include "xstage/ulysses/cudnn.hpp"
+#include "xstage/ulysses/xstage_plug.hpp"
 #include "xstage/version.hpp"
 
 namespace xstage::ulysses {
-
-const std::vector<BenchShape>& bench_shapes() {
-    static const std::vector<BenchShape> shapes = {
-        {1024, 24, 128},  {2048, 24, 128},  {2048, 40, 128},  {4096, 24, 128},  {4096, 40, 128},
-        {4608, 24, 128},  {4429, 38, 64},   {7145, 24, 128},  {8192, 40, 128},  {8704, 48, 128},
-        {16896, 24, 128}, {17776, 48, 64},  {27280, 24, 128}, {32760, 12, 128}, {32760, 40, 128},
-        {75600, 40, 128}, {119056, 24, 128}};
-    return shapes;
-}
 
 namespace {
 
@@ -40,7 +32,8 @@ Json to_json(const std::vector<ShapeTimes>& shapes) {
         all.push_back({{"variants", variants},
                        {"plans", s.plans},
                        {"missing", s.missing},
-                       {"differing", s.differing}});
+                       {"differing", s.differing},
+                       {"wrong", s.wrong}});
     }
     return all;
 }
@@ -79,7 +72,21 @@ std::vector<double> slowest(const std::vector<Json>& ranks, std::size_t shape,
     return times;
 }
 
-Json summarise(const BenchOptions& options, const std::vector<Json>& ranks) {
+double sum(const std::vector<Json>& ranks, std::size_t shape, const char* what,
+           const std::string& variant) {
+    double total = 0;
+    for (const Json& rank : ranks) total += rank[shape][what].value(variant, 0.0);
+    return total;
+}
+
+/// Q, K and V of the ranks of one GPU, read once and written once.
+double exchanged_bytes(const BenchOptions& options, const BenchShape& s) {
+    const int gpus = options.backend == fabric::Backend::kProcess ? options.world : 1;
+    return 2.0 * 3 * 2 * static_cast<double>(s.rows) * s.heads * s.dim / gpus;
+}
+
+/// `report`: what is wrong, appended.
+Json summarise(const BenchOptions& options, const std::vector<Json>& ranks, std::string& report) {
     Json rows = Json::array();
     std::size_t index = 0;
     for (const BenchShape& s : options.shapes) {
@@ -97,10 +104,23 @@ Json summarise(const BenchOptions& options, const std::vector<Json>& ranks) {
                       {"receiver_over_attention", ratio(receiver, alone)}};
             if (first["plans"].contains(name)) v["plan"] = first["plans"][name];
             if (first["differing"].contains(name)) {
-                double differing = 0;
-                for (const Json& rank : ranks)
-                    differing += rank[index]["differing"].value(name, 0.0);
-                v["elements_differing_from_packed"] = differing;
+                v["elements_differing_from_serial"] = sum(ranks, index, "differing", name);
+                const double wrong = sum(ranks, index, "wrong", name);
+                v["elements_wrong"] = wrong;
+                if (wrong > 0)
+                    report += fmt::format(" {} of {} rows, {} heads of {}: {} elements;", name,
+                                          s.rows, s.heads, s.dim, wrong);
+            }
+            if (name.starts_with("exchange kernel") || name.starts_with("copy")) {
+                // The faster of the two copies in each repetition, over this.
+                std::vector<double> copy = slowest(ranks, index, "copy kernel", "sender");
+                const std::vector<double> driver =
+                    slowest(ranks, index, "copy by the driver", "sender");
+                for (std::size_t i = 0; i < copy.size(); ++i)
+                    copy[i] = std::min(copy[i], driver[i]);
+                v["copy_over_this"] = ratio(copy, sender);
+                v["read_and_written_gb_per_s"] =
+                    exchanged_bytes(options, s) / 1e3 / quantile(sender, 0.5);
             }
             variants[name] = v;
         }
@@ -181,8 +201,9 @@ std::string finish(const Child& child, int& code) {
 
 }  // namespace
 
-std::string run_bench(const BenchOptions& options) {
-    if (const std::string reason = cudnn_missing(); !reason.empty())
+BenchReport run_bench(const BenchOptions& options) {
+    const bool own = options.attention == "xstage";
+    if (const std::string reason = own ? xstage_plug_missing() : cudnn_missing(); !reason.empty())
         throw Error(ErrorKind::kUnsupported, reason);
     const std::string group = fmt::format("bench-ulysses-{}", ::getpid());
     const bool process = options.backend == fabric::Backend::kProcess;
@@ -204,20 +225,22 @@ std::string run_bench(const BenchOptions& options) {
     }
     if (failed != 0)
         throw Error(static_cast<ErrorKind>(failed), failure.empty() ? "a rank died" : failure);
+    std::string wrong;
     const Json document = {{"schema_version", 1},
                            {"kind", "bench-ulysses"},
                            {"provenance",
                             {{"node", options.node},
                              {"gpus", gpu_json()},
                              {"tool_version", kVersion},
+                             {"git_commit", options.git_commit},
                              {"argv", options.argv},
                              {"date", now()}}},
                            {"backend", process ? "process" : "local"},
                            {"ranks", options.world},
-                           {"attention", "cudnn"},
+                           {"attention", options.attention},
                            {"seed", options.seed},
-                           {"shapes", summarise(options, ranks)}};
-    return document.dump(2) + "\n";
+                           {"shapes", summarise(options, ranks, wrong)}};
+    return {document.dump(2) + "\n", wrong};
 }
 
 }  // namespace xstage::ulysses

@@ -22,14 +22,21 @@ struct BenchOptions {
     int repetitions = 31;
     unsigned seed = 1;
     bool nccl = true;
+    std::string attention = "cudnn";  ///< or "xstage"
     std::string node = "unnamed";
+    std::string git_commit;
     std::vector<std::string> argv;
 };
 
+struct BenchReport {
+    std::string document;  ///< JSON
+    std::string wrong;     ///< results that are not those of the serial way; empty: none
+};
+
 /// Times every way of one attention with its second all-to-all, interleaved in random order, and
-/// compares their results bit by bit. Forks a process per rank for `process`, so it must run before
-/// anything touches CUDA. Returns a JSON document. Throws Error (kUnsupported) where the machine
-/// has no GPU, too few of them, or no cuDNN.
-std::string run_bench(const BenchOptions& options);
+/// compares their results. Forks a process per rank for `process`, so it must run before anything
+/// touches CUDA. Throws Error (kUnsupported) where the machine has no GPU, too few of them, or not
+/// the attention kernel asked for.
+BenchReport run_bench(const BenchOptions& options);
 
 }  // namespace xstage::ulysses

@@ -3,7 +3,7 @@
 
 namespace xstage::ulysses {
 
-std::string run_bench(const BenchOptions&) {
+BenchReport run_bench(const BenchOptions&) {
     throw Error(ErrorKind::kUnsupported, "this build has no CUDA, which `bench ulysses` needs");
 }
 

@@ -17,7 +17,8 @@ struct ShapeTimes {
     std::map<std::string, Times> variants;
     std::map<std::string, std::string> plans;
     std::map<std::string, std::string> missing;  ///< variants that could not run, and why
-    std::map<std::string, double> differing;     ///< elements unlike those of the packed variant
+    std::map<std::string, double> differing;     ///< elements unlike those of the serial way
+    std::map<std::string, double> wrong;         ///< and those that no rounding explains
 };
 
 /// One process's part of the benchmark.

@@ -4,6 +4,8 @@
 
 #include "fabric/c_error.hpp"
 #include "xstage/ulysses.hpp"
+#include "xstage/ulysses/cudnn.hpp"
+#include "xstage/ulysses/xstage_plug.hpp"
 
 using namespace xstage;
 using namespace xstage::fabric;
@@ -65,10 +67,29 @@ ulysses::AttentionKernel kernel_of(xstage_attention_kernel kernel, void* user) {
         call.kv_lengths = c.kv_lengths;
         call.kv_lengths_stride = c.kv_lengths_stride;
         call.stream = c.stream;
+        xstage_view own = call.out;
+        if (c.own_out != nullptr) call.own_out = &own;
         if (const int code = kernel(user, &call); code != 0)
             throw Error(ErrorKind::kEnvironment,
                         "the attention kernel returned " + std::to_string(code));
+        if (c.own_out != nullptr) *c.own_out = view_of(own);
     };
+}
+
+ulysses::Plug plug_of(const xstage_ulysses_options& o) {
+    if (o.kernel != nullptr) return {kernel_of(o.kernel, o.user)};
+    switch (o.builtin) {
+        case XSTAGE_BUILTIN_AUTO:
+            return {};
+        case XSTAGE_BUILTIN_CUDNN:
+            return ulysses::cudnn_plug();
+        case XSTAGE_BUILTIN_XSTAGE:
+            return ulysses::xstage_plug();
+        case XSTAGE_BUILTIN_REFERENCE:
+            return {ulysses::reference_attention, "reference"};
+        default:
+            bad("there is no built-in attention kernel " + std::to_string(o.builtin));
+    }
 }
 
 xstage_ulysses_options sized(const xstage_ulysses_options* given) {
@@ -101,10 +122,10 @@ ulysses::Problem problem_of(const xstage_ulysses_options& o, std::size_t world) 
 
 ulysses::Options options_of(const xstage_ulysses_options& o) {
     ulysses::Options options;
-    options.plan.layout = enum_of(o.layout, ulysses::Layout::kSplit, "layout");
+    options.plan.layout = enum_of(o.layout, ulysses::Layout::kScatter, "layout");
     options.attend = o.gathered_only == 0;
     if (o.buffers != 0) options.buffers = o.buffers;
-    if (o.kernel != nullptr) options.plug.run = kernel_of(o.kernel, o.user);
+    options.plug = plug_of(o);
     options.plug.stores_to_out = o.kernel_returns_packed == 0;
     if (o.tile_rows != 0) options.plug.tile_rows = o.tile_rows;
     return options;

@@ -35,12 +35,11 @@ class CudaMover final : public Mover {
               "launching a scatter of rows");
     }
 
-    void move(const HeadScatter& scatter, int local, void* stream) override {
+    void move(const HeadExchange& exchange, int local, void* stream) override {
         select(local);
         const auto s = static_cast<cudaStream_t>(stream);
-        if (scatter.norm.kind == NormKind::kFullWidth && sent_heads(scatter) > 0)
-            check(kernels::row_rstd(scatter, s), "launching a norm");
-        check(kernels::send_heads(scatter, s), "launching a scatter of heads");
+        check(kernels::row_rstd(exchange, s), "launching a norm");
+        check(kernels::send_heads(exchange, s), "launching a scatter of heads");
     }
 
     void* stream(const fabric::Streams& streams, int local) const override {

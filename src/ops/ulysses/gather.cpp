@@ -44,16 +44,19 @@ void UlyssesAttention::Impl::check_sharded(const ShardedInput& in, int rank) con
 void UlyssesAttention::Impl::gather_heads(const ShardedInput& in, int local, int buffer,
                                           const fabric::Streams& streams) {
     void* stream = mover->stream(streams, local);
-    // V has nothing to wait for, so it leaves first; a norm over the full width reads its row while
-    // V's stores drain.
-    send_projection(in.v, local, buffer, 2, stream);
-    send_projection(in.q, local, buffer, 0, stream);
-    send_projection(in.k, local, buffer, 1, stream);
+    // One launch for the image rows, one for text. V is sent as it is, so it leaves first.
+    HeadExchange image, text;
+    add_projection(in.v, local, buffer, 2, image, text);
+    add_projection(in.q, local, buffer, 0, image, text);
+    add_projection(in.k, local, buffer, 1, image, text);
+    if (image.count > 0) mover->move(image, local, stream);
+    if (text.count > 0) mover->move(text, local, stream);
 }
 
 /// which: 0 for Q, 1 for K, 2 for V.
-void UlyssesAttention::Impl::send_projection(const Projection& from, int local, int buffer,
-                                             int which, void* stream) {
+void UlyssesAttention::Impl::add_projection(const Projection& from, int local, int buffer,
+                                            int which, HeadExchange& image,
+                                            HeadExchange& text) const {
     const Problem& p = plan.problem;
     const int rank = fabric.local_ranks()[static_cast<std::size_t>(local)];
     const std::vector<HeadRange>& heads = which == 0 ? plan.heads.q : plan.heads.kv;
@@ -90,7 +93,8 @@ void UlyssesAttention::Impl::send_projection(const Projection& from, int local, 
             next += p.kv_rows(r);
         }
     }
-    const auto send = [&](const View& view, std::int64_t rows, const Norm& norm, Rotary rotary) {
+    const auto add = [&](HeadExchange& to, const View& view, std::int64_t rows, const Norm& norm,
+                         Rotary rotary) {
         if (rows == 0) return;
         if (rotary.dims == 0) rotary.dims = p.head_dim;
         s.from = view.data;
@@ -100,20 +104,19 @@ void UlyssesAttention::Impl::send_projection(const Projection& from, int local, 
         s.rows = rows;
         s.norm = norm;
         s.rotary = rotary;
-        mover->move(s, local, stream);
+        to.part[to.count++] = s;
     };
     const std::int64_t rows =
         which == 0 ? p.rows_q[static_cast<std::size_t>(rank)] : p.kv_rows(rank);
-    send(from.image, rows, from.norm, from.rotary);
+    add(image, from.image, rows, from.norm, from.rotary);
 
     // Text is on every rank already: each takes its own heads.
-    const std::int64_t text = which == 0 ? p.text_q : p.text_kv;
     for (int r = 0; r < p.world(); ++r)
         if (r != rank) s.head_count[r] = 0;
     s.map = {};
     s.map.world = p.world();
     s.map.start[rank] = which == 0 ? plan.q_text_row : front ? 0 : p.image_kv();
-    send(from.text, text, from.text_norm, from.text_rotary);
+    add(text, from.text, which == 0 ? p.text_q : p.text_kv, from.text_norm, from.text_rotary);
 }
 
 }  // namespace xstage::ulysses

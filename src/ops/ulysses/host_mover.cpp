@@ -113,8 +113,10 @@ class HostMover final : public Mover {
         }
     }
 
-    void move(const HeadScatter& s, int, void*) override {
-        with_storage(s.dtype, [&](auto type) { send_heads<decltype(type)>(s); });
+    void move(const HeadExchange& all, int, void*) override {
+        for (int i = 0; i < all.count; ++i)
+            with_storage(all.part[i].dtype,
+                         [&](auto type) { send_heads<decltype(type)>(all.part[i]); });
     }
 
     void* stream(const fabric::Streams&, int) const override { return nullptr; }

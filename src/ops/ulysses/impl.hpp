@@ -38,6 +38,9 @@ struct UlyssesAttention::Impl {
                             const fabric::Streams& streams);
     std::vector<Result> take_results(const fabric::Streams& streams);
 
+    /// Copies where the caller wants them, and views of the rest.
+    std::vector<Result> results_of(const Pending& done, const fabric::Streams& streams);
+
     View out_view(int buffer, int rank) const;
     View sample_view(int buffer, int rank, int sample) const;
 
@@ -55,11 +58,13 @@ struct UlyssesAttention::Impl {
     void attend_text(const Ready& ready, int local, int buffer, void* stream);
     void attend_blocks(const Ready& ready, int local, int buffer, void* stream);
     void attend_packed(const Ready& ready, int local, int buffer, void* stream);
+    void name_peers(AttentionCall& call, int sample, int buffer) const;
     void send_text(int local, int buffer, const View& from, void* stream);
     void send_lse(int local, int buffer, std::size_t block, void* stream);
     void send_text_lse(int local, int buffer, const std::byte* from, std::int64_t rows,
                        std::int64_t row, void* stream);
-    void send_projection(const Projection& from, int local, int buffer, int which, void* stream);
+    void add_projection(const Projection& from, int local, int buffer, int which,
+                        HeadExchange& image, HeadExchange& text) const;
     void copy_out(const Destination& to, int local, int buffer, void* stream);
     RowScatter rows_to_all(int rank) const;
 };

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "xstage/plan/attention_order.hpp"
+
 namespace xstage::ulysses {
 namespace {
 
@@ -54,7 +56,8 @@ void finish(Plan& plan, const PlanOptions& options) {
     plan.prediction = predict(plan, options);
 }
 
-/// `batched` and `split`: chunks of equal size, rows packed, sample after sample.
+/// `batched`, `split`, `scatter` and `peers`: chunks of equal size, rows packed, sample after
+/// sample.
 std::optional<Plan> packed(const Problem& p, const Heads& heads, const PlanOptions& options,
                            Layout layout) {
     Plan plan = start(p, heads, options, layout);
@@ -93,6 +96,20 @@ std::optional<Plan> packed(const Problem& p, const Heads& heads, const PlanOptio
         for (int s = 0; s < p.batch; ++s)
             for (int r = 0; r < world; ++r)
                 if (p.rows_q[r] > 0) block(s, r, 1, p.rows_q[r]);
+        place_text(plan, p.image_q());
+        finish(plan, options);
+        return plan;
+    }
+    if (layout == Layout::kScatter || layout == Layout::kPeers) {
+        // All rows in natural order; `peers` has a call per sample, since its LSE is sent by
+        // sample.
+        if (layout == Layout::kPeers &&
+            (!options.peers || world > plan::kMaxDestinations || plan.tiles_dense < 1))
+            return std::nullopt;
+        for (int s = 0; s < (layout == Layout::kPeers ? p.batch : 1); ++s) {
+            block(s, 0, 1, p.image_q());
+            plan.blocks.back().out_batch_bytes = plan.blocks.back().out_offset = 0;
+        }
         place_text(plan, p.image_q());
         finish(plan, options);
         return plan;
@@ -153,7 +170,7 @@ Plan on_axis(const Problem& p, const Heads& heads, const PlanOptions& options, L
 
 std::optional<Plan> best_of_layout(const Problem& problem, const Heads& heads,
                                    const PlanOptions& options, Layout layout) {
-    if (layout == Layout::kBatched || layout == Layout::kSplit)
+    if (layout != Layout::kPadded && layout != Layout::kPages)
         return packed(problem, heads, options, layout);
     // Wider rows make smaller pads at the ends of chunks, and more memory: the narrowest within the
     // limit of tiles, or the one with the fewest tiles.

@@ -72,14 +72,14 @@ Arena::Arena(fabric::Fabric& fabric, const Plan& plan, const Options& options)
         for (const Block& b : plan.blocks)
             kernel_lse_at_.push_back(
                 cursor.take(size(b.batch, plan.heads.max_q(), b.rows, sizeof(float))));
-        // A kernel that does not store to `out` gets all rows of all samples in one call.
-        if (!options.plug.stores_to_out)
+        // All rows of all samples in one call.
+        if (plan.layout == Layout::kScatter)
             kernel_lse_at_.assign(
                 1, cursor.take(size(p.batch, plan.heads.max_q(), plan.q_rows, sizeof(float))));
         kernel_text_lse_at_ =
             cursor.take(size(p.batch, plan.heads.max_q(), p.text_q, sizeof(float)));
     }
-    if (!options.plug.stores_to_out) packed_at_ = cursor.take(q_bytes);
+    if (plan.layout == Layout::kScatter) packed_at_ = cursor.take(q_bytes);
     if (plan.copies_q) copied_q_at_ = cursor.take(q_bytes);
     if (options.attend)
         for (std::size_t& at : rstd_at_)

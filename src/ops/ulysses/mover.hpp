@@ -56,6 +56,13 @@ struct HeadScatter {
     int blocks = 0;
 };
 
+/// Projections of one rank that leave together, in this order.
+struct HeadExchange {
+    static constexpr int kMost = 3;
+    HeadScatter part[kMost];
+    int count = 0;
+};
+
 /// Heads sent in all; a head that goes to two ranks counts twice.
 XSTAGE_HD inline int sent_heads(const HeadScatter& s) {
     int total = 0;
@@ -68,7 +75,7 @@ class Mover {
   public:
     virtual ~Mover() = default;
     virtual void move(const RowScatter& scatter, int local, void* stream) = 0;
-    virtual void move(const HeadScatter& scatter, int local, void* stream) = 0;
+    virtual void move(const HeadExchange& exchange, int local, void* stream) = 0;
     virtual void* stream(const fabric::Streams& streams, int local) const = 0;
     /// Makes the device of a local rank current, for a plug that launches there.
     virtual void select(int) const {}

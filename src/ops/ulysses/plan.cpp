@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 #include <optional>
+#include <vector>
 
 #include "ops/ulysses/layouts.hpp"
 #include "xstage/error.hpp"
@@ -100,6 +101,10 @@ const char* name_of(Layout layout) {
             return "pages";
         case Layout::kSplit:
             return "split";
+        case Layout::kScatter:
+            return "scatter";
+        case Layout::kPeers:
+            return "peers";
     }
     return "?";
 }
@@ -121,6 +126,22 @@ std::size_t Plan::out_row_bytes() const {
     return stitched.row_bytes;
 }
 
+namespace {
+
+double total_ns(const Plan& plan) {
+    return plan.prediction.plain_ns + plan.prediction.overhead_ns;
+}
+
+/// What kAuto may take. `scatter` always is: it adds no tile, and its result is packed.
+bool within(const Plan& plan, const PlanOptions& options) {
+    if (plan.layout == Layout::kScatter) return true;
+    const bool padded = plan.layout == Layout::kPadded || plan.layout == Layout::kPages;
+    return plan.tile_ratio() <= options.max_tile_ratio &&
+           (!padded || plan.memory_ratio <= options.max_memory_ratio);
+}
+
+}  // namespace
+
 Plan make_plan(const Problem& problem, const PlanOptions& options) {
     check(problem);
     const Heads heads = split_heads(problem.heads_q, problem.kv_heads(), problem.world());
@@ -128,26 +149,26 @@ Plan make_plan(const Problem& problem, const PlanOptions& options) {
         std::optional<Plan> plan = best_of_layout(problem, heads, options, options.layout);
         if (!plan)
             bad(fmt::format("the layout '{}' cannot serve this problem{}", name_of(options.layout),
-                            options.own_q ? "" : " with a Q that is not ours"));
+                            options.layout == Layout::kPeers ? " or this kernel"
+                            : options.own_q                  ? ""
+                                                             : " with a Q that is not ours"));
         return *plan;
     }
-    std::optional<Plan> best;
-    for (Layout layout : {Layout::kBatched, Layout::kPages, Layout::kPadded, Layout::kSplit}) {
-        const std::optional<Plan> plan = best_of_layout(problem, heads, options, layout);
-        if (!plan) continue;
-        const bool within = plan->tile_ratio() <= options.max_tile_ratio &&
-                            plan->memory_ratio <= options.max_memory_ratio;
-        const bool best_within = best && best->tile_ratio() <= options.max_tile_ratio &&
-                                 best->memory_ratio <= options.max_memory_ratio;
-        const auto total = [](const Plan& p) {
-            return p.prediction.plain_ns + p.prediction.overhead_ns;
-        };
-        if (!best || (within && !best_within) ||
-            (within == best_within && total(*plan) < total(*best)))
-            best = plan;
-    }
-    if (!best) bad("no layout can serve this problem");
-    return *best;
+    // The serial way is a candidate like any other: what is taken is never predicted to be slower.
+    std::vector<Plan> candidates;
+    for (Layout layout : {Layout::kPeers, Layout::kBatched, Layout::kPages, Layout::kPadded,
+                          Layout::kSplit, Layout::kScatter})
+        if (std::optional<Plan> plan = best_of_layout(problem, heads, options, layout))
+            if (within(*plan, options)) candidates.push_back(std::move(*plan));
+    const auto faster = [](const Plan& a, const Plan& b) { return total_ns(a) < total_ns(b); };
+    const double least = total_ns(*std::min_element(candidates.begin(), candidates.end(), faster));
+    // Predictions are not better than this, and memory is certain.
+    constexpr double kTie = 1.005;
+    std::erase_if(candidates, [&](const Plan& p) { return total_ns(p) > kTie * least; });
+    return *std::min_element(
+        candidates.begin(), candidates.end(), [&](const Plan& a, const Plan& b) {
+            return a.out_bytes != b.out_bytes ? a.out_bytes < b.out_bytes : faster(a, b);
+        });
 }
 
 std::string describe(const Plan& plan) {

@@ -138,6 +138,9 @@ void UlyssesAttention::Impl::send_text(int local, int buffer, const View& from, 
     s.from = bytes_at(from);
     s.from_batch = from.batch_stride * e;
     s.from_row = from.row_stride * e;
+    s.from_head = from.head_stride * e;
+    s.to_head = p.head_dim * e;
+    s.heads = plan.heads.q[rank].count();
     for (int r = 0; r < p.world(); ++r) {
         const View to = arena->text_out(buffer, r);
         std::byte* place = bytes_at(to) + plan.heads.q[rank].begin * p.head_dim * e;
@@ -146,7 +149,7 @@ void UlyssesAttention::Impl::send_text(int local, int buffer, const View& from, 
         s.to_row = to.row_stride * e;
         s.rows[r] = p.text_q;
     }
-    s.bytes = static_cast<int>(plan.heads.q[rank].count() * p.head_dim * e);
+    s.bytes = static_cast<int>(p.head_dim * e);
     mover->move(s, local, stream);
 }
 
@@ -188,13 +191,18 @@ void UlyssesAttention::Impl::send_lse(int local, int buffer, std::size_t block, 
     s.from_batch = s.from_head * s.heads;
     s.batch = whole ? p.batch : 1;
     s.rows_inside = true;
-    const bool axis = whole || plan.layout == Layout::kPadded || plan.layout == Layout::kPages;
+    const bool axis = whole || plan.layout == Layout::kPadded || plan.layout == Layout::kPages ||
+                      plan.layout == Layout::kPeers;
     if (axis) s.from_map = plan.q_map;
     for (int r = 0; r < p.world(); ++r) {
         const int index = axis ? 0 : static_cast<int>(b.out_offset / b.out_batch_bytes);
         // Not a destination of this call.
         if (!axis && (r < index || r >= index + b.batch)) continue;
-        if (!axis) s.from_map.start[r] = std::int64_t{r - index} * s.heads * b.rows;
+        if (axis) {
+            s.from_map.start[r] -= b.q_row;  // the kernel counts from the call's first row
+        } else {
+            s.from_map.start[r] = std::int64_t{r - index} * s.heads * b.rows;
+        }
         const LseView to = arena->lse(buffer, r);
         s.to[r] = reinterpret_cast<std::byte*>(to.data + b.sample * to.batch_stride +
                                                plan.heads.q[rank].begin * to.head_stride);
@@ -228,11 +236,31 @@ void UlyssesAttention::Impl::attend_blocks(const Ready& ready, int local, int bu
         call.out.batch_stride = static_cast<std::int64_t>(b.out_batch_bytes / e);
         call.out.row_stride = static_cast<std::int64_t>(b.out_row_bytes / e);
         call.out.head_stride = p.head_dim;
+        if (plan.layout == Layout::kPeers) name_peers(call, b.sample, buffer);
         if (p.with_lse)
             call.lse = {reinterpret_cast<float*>(arena->kernel_lse(call.rank, i)),
                         call.heads_q * b.rows, b.rows};
         options.plug.run(call);
         if (p.with_lse) send_lse(local, buffer, i, stream);
+    }
+}
+
+/// Every rank's rows of a sample, at this rank's heads.
+void UlyssesAttention::Impl::name_peers(AttentionCall& call, int sample, int buffer) const {
+    const Problem& p = plan.problem;
+    const std::size_t e = fabric::bytes_of(p.dtype);
+    const fabric::StitchedTensor& out = arena->out(0);
+    const std::int64_t head = plan.heads.q[static_cast<std::size_t>(call.rank)].begin;
+    call.out = {};
+    call.peers = p.world();
+    for (int r = 0; r < p.world(); ++r) {
+        View& to = call.peer_out[r];
+        to.data = static_cast<std::byte*>(out.range(buffer)) + out.layout().offset_of(r, 0) +
+                  plan.receive_offset(sample, 0, r) +
+                  static_cast<std::size_t>(head * p.head_dim) * e;
+        to.row_stride = static_cast<std::int64_t>(plan.out_row_bytes() / e);
+        to.head_stride = p.head_dim;
+        call.peer_rows[r] = p.rows_q[static_cast<std::size_t>(r)];
     }
 }
 
@@ -248,15 +276,21 @@ void UlyssesAttention::Impl::attend_packed(const Ready& ready, int local, int bu
     if (p.with_lse)
         call.lse = {reinterpret_cast<float*>(arena->kernel_lse(call.rank, 0)),
                     call.heads_q * plan.q_rows, plan.q_rows};
+    View result = call.out;
+    if (!options.plug.stores_to_out) call.own_out = &result;
     options.plug.run(call);
+    call.out = result;
 
     RowScatter s = rows_to_all(call.rank);
     s.from = bytes_at(call.out);
     s.from_batch = call.out.batch_stride * e;
     s.from_row = call.out.row_stride * e;
+    s.from_head = call.out.head_stride * e;
     s.from_map = plan.q_map;
     s.to_row = static_cast<std::int64_t>(plan.out_row_bytes());
-    s.bytes = static_cast<int>(call.heads_q * p.head_dim * e);
+    s.to_head = p.head_dim * e;
+    s.heads = call.heads_q;
+    s.bytes = static_cast<int>(p.head_dim * e);
     const fabric::StitchedTensor& out = arena->out(0);
     for (int r = 0; r < p.world(); ++r) {
         const auto i = static_cast<std::size_t>(r);
@@ -285,7 +319,7 @@ std::vector<Result> UlyssesAttention::Impl::run(const std::vector<Ready>& ready,
         const int local = static_cast<int>(i);
         mover->select(local);
         void* stream = mover->stream(streams, local);
-        if (!options.plug.stores_to_out) {
+        if (plan.layout == Layout::kScatter) {
             attend_packed(ready[i], local, buffer, stream);
             continue;
         }
@@ -293,16 +327,26 @@ std::vector<Result> UlyssesAttention::Impl::run(const std::vector<Ready>& ready,
         if (plan.problem.text_q > 0) attend_text(ready[i], local, buffer, stream);
         attend_blocks(ready[i], local, buffer, stream);
     }
-    for (int t = 0; t < arena->tensors(); ++t) arena->out(t).publish(buffer, streams);
-    pending = Pending{buffer, {}};
-    for (const Ready& r : ready) pending->to.push_back(r.to);
-    return deferred ? std::vector<Result>{} : take_results(streams);
+    Pending done{buffer, {}};
+    for (const Ready& r : ready) done.to.push_back(r.to);
+    if (deferred) {
+        for (int t = 0; t < arena->tensors(); ++t) arena->out(t).publish(buffer, streams);
+        pending = std::move(done);
+        return {};
+    }
+    for (int t = 0; t < arena->tensors(); ++t) arena->out(t).exchange(buffer, streams);
+    return results_of(done, streams);
 }
 
 std::vector<Result> UlyssesAttention::Impl::take_results(const fabric::Streams& streams) {
     const Pending done = *pending;
     pending.reset();
     for (int t = 0; t < arena->tensors(); ++t) arena->out(t).acquire(done.buffer, streams);
+    return results_of(done, streams);
+}
+
+std::vector<Result> UlyssesAttention::Impl::results_of(const Pending& done,
+                                                       const fabric::Streams& streams) {
     std::vector<Result> results;
     for (std::size_t i = 0; i < done.to.size(); ++i) {
         const int local = static_cast<int>(i);

@@ -129,7 +129,7 @@ void GpuDevice::load(int copies) {
                               cudaMemcpyDeviceToDevice, impl_->loads));
 }
 
-Whole whole_on_gpu(GpuDevice& device, Case& c) {
+Whole whole_on_gpu(GpuDevice& device, Case& c, const AttentionKernel& kernel) {
     Whole w = whole(c, [&](const AttentionCall& host) {
         AttentionCall call = host;
         const std::size_t e = fabric::bytes_of(host.dtype);
@@ -147,7 +147,7 @@ Whole whole_on_gpu(GpuDevice& device, Case& c) {
             call.kv_lengths = static_cast<std::int32_t*>(
                 device.upload(0, host.kv_lengths, static_cast<std::size_t>(host.batch) * 4));
         call.stream = device.streams().get()[0];
-        naive_attention(call);
+        kernel(call);
         device.download(0, host.out.data, call.out.data, bytes(host.out));
         device.download(0, host.lse.data, call.lse.data, lse);
     });

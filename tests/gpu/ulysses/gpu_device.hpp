@@ -43,7 +43,7 @@ class GpuDevice final : public Device {
     std::unique_ptr<Impl> impl_;
 };
 
-/// `whole` by the naive kernel.
-Whole whole_on_gpu(GpuDevice& device, Case& c);
+/// `whole` by a kernel on the GPU.
+Whole whole_on_gpu(GpuDevice& device, Case& c, const AttentionKernel& kernel = naive_attention);
 
 }  // namespace xstage::ulysses::suite

@@ -63,6 +63,7 @@ std::vector<Family> families() {
 }
 
 /// Runs the scatter on the host and on the GPU, over three destinations, and compares every byte.
+/// The same projection goes out as it is in the same launch, before it and behind it.
 void compare(const Family& f, fabric::DType dtype, SendOrder order) {
     GpuDevice device;
     fabric::FabricOptions fo;
@@ -136,8 +137,29 @@ void compare(const Family& f, fabric::DType dtype, SendOrder order) {
     for (int p = 0; p < kWorld; ++p)
         gpu.to[p] = device.upload(0, before[static_cast<std::size_t>(p)].data(),
                                   before[static_cast<std::size_t>(p)].size() * 2);
-    make_host_mover()->move(host, 0, nullptr);
-    make_cuda_mover(group)->move(gpu, 0, device.streams().get()[0]);
+    std::vector<std::vector<std::uint16_t>> values[2] = {before, before};
+    HeadExchange host_all{{host, host, host}, 3};
+    HeadExchange gpu_all{{gpu, gpu, gpu}, 3};
+    for (int side = 0; side < 2; ++side) {
+        const int part = 2 * side;
+        for (HeadExchange* all : {&host_all, &gpu_all}) {
+            all->part[part].norm = {};
+            all->part[part].rotary = {};
+        }
+        for (std::size_t p = 0; p < kWorld; ++p) {
+            std::vector<std::uint16_t>& there = values[side][p];
+            host_all.part[part].to[p] = there.data();
+            gpu_all.part[part].to[p] = device.upload(0, there.data(), there.size() * 2);
+        }
+    }
+    make_host_mover()->move(host_all, 0, nullptr);
+    make_cuda_mover(group)->move(gpu_all, 0, device.streams().get()[0]);
+    for (int side = 0; side < 2; ++side)
+        for (std::size_t p = 0; p < kWorld; ++p) {
+            std::vector<std::uint16_t> got(values[side][p].size());
+            device.download(0, got.data(), gpu_all.part[2 * side].to[p], got.size() * 2);
+            ASSERT_EQ(got, values[side][p]) << f.name << " as it is, destination " << p;
+        }
     std::size_t differ = 0, all = 0;
     for (int p = 0; p < kWorld; ++p) {
         const auto& want = out[static_cast<std::size_t>(p)];

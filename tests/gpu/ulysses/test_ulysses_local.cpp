@@ -79,7 +79,8 @@ class GpuUlysses : public ::testing::TestWithParam<int> {
 };
 
 TEST_P(GpuUlysses, EveryLayout) {
-    for (Layout layout : {Layout::kBatched, Layout::kPadded, Layout::kPages, Layout::kSplit})
+    for (Layout layout :
+         {Layout::kBatched, Layout::kPadded, Layout::kPages, Layout::kSplit, Layout::kScatter})
         expect_bit_identical(problem(1024, 8, 128), naive(layout));
 }
 

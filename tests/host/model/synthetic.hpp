@@ -13,7 +13,8 @@ inline Profile synthetic_profile() {
     profile.clock = GigaHertz{1.8};
     profile.paths = {default_path("st16")};
     profile.network = default_network();
-    profile.groups = {132, 0.25, 4 / 5.5, 5.5};
+    profile.topology = {132, {{6, 6, 6}, {6, 6, 6}}, {}};
+    profile.topology.clusters.resize(8, {6, 6, 4});
     return profile;
 }
 
@@ -39,7 +40,7 @@ inline BurstRow recorded(const Profile& profile, BurstMode mode, int producers, 
 
 inline Measurements recording_of(const Profile& profile) {
     Measurements m;
-    m.provenance.gpus = {{"synthetic", "", profile.groups.sms, std::nullopt}};
+    m.provenance.gpus = {{"synthetic", "", profile.topology.sms, std::nullopt}};
     for (int producers : {1, 16, 66, 132}) {
         for (int warps : {1, 4, 8}) {
             for (double kib : {4, 8, 12, 16, 24, 32, 48, 64, 128, 256}) {

@@ -41,8 +41,7 @@ TEST(Fit, FindsTheParametersThatMadeTheRows) {
     for (const char* name : {"drain", "egress", "st16.start", "st16.room"}) {
         EXPECT_TRUE(find(found, name).value.has_value()) << name;
     }
-    EXPECT_NEAR(found.groups.light_share, 0.25, 1e-9);
-    EXPECT_NEAR(found.groups.mean_size, 5.5, 1e-9);
+    EXPECT_EQ(found.topology.clusters, truth.topology.clusters);
 }
 
 TEST(Fit, TheSameSeedGivesTheSameIntervals) {
@@ -67,8 +66,7 @@ TEST(Fit, SaysWhatTheRowsCannotIdentify) {
         EXPECT_FALSE(find(p, name).value.has_value()) << name;
         return find(p, name).reason;
     };
-    EXPECT_EQ(reason("group_room"), "only one SM count was recorded");
-    EXPECT_EQ(reason("light_when_few"), "no issue times by SM id were recorded");
+    EXPECT_EQ(reason("group_room"), "no issue times by SM id were recorded");
     EXPECT_EQ(reason("spread"), "no rows with a second burst");
     EXPECT_EQ(reason("stride_cost"), "every chunk of a warp was a power of two");
     EXPECT_EQ(reason("echo"), "no rows of visible time");

@@ -1,4 +1,9 @@
 #include <gtest/gtest.h>
+#include <rapidcheck.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+#include <numeric>
 
 #include "model/groups.hpp"
 
@@ -7,34 +12,91 @@ namespace {
 using namespace xstage;
 using namespace xstage::model;
 
+using Clusters = std::vector<std::vector<int>>;
+
 // 8 SMs in groups of 4 and 12 in groups of 6 share a link of one byte per cycle: 4 groups, each
 // 1/4. A favoured SM gets 1/16 and ends at 16; the others have 1/24 until then, 1/12 after: 20.
-SmRow row_of(double favoured, double others, bool with_idle) {
+Measurements recorded(double favoured, double others, bool with_idle) {
     SmRow row;
     row.name = "all", row.path = "st16";
     for (int i = 0; i < 20; ++i) row.issue.push_back(Cycles{i % 5 < 2 ? favoured : others});
     if (with_idle) row.issue.push_back(Cycles{1});
-    return row;
+    Measurements m;
+    m.per_sm = {row};
+    return m;
 }
 
-TEST(Groups, SizesFollowFromWhoEndsEarly) {
+TEST(Topology, SizesFollowFromWhoEndsEarly) {
     std::string reason;
-    const Groups g = find_groups({row_of(16000, 20000, false)}, 20, reason);
+    const Topology t = find_topology(recorded(16000, 20000, false), 20, reason);
     EXPECT_TRUE(reason.empty()) << reason;
-    EXPECT_NEAR(g.light_share, 0.5, 1e-9);  // 2 of 4 groups
-    EXPECT_NEAR(g.mean_size, 5, 1e-9);
-    EXPECT_NEAR(g.light_size, 4.0 / 5, 1e-9);
+    EXPECT_EQ(t.clusters, (Clusters{{6, 4}, {6, 4}}));
 }
 
-TEST(Groups, SayWhyThereAreNone) {
+// SM ids 0-9 and 10-19 were seen together in clusters; of each, four end early.
+TEST(Topology, ClustersFollowFromWhoWasSeenTogether) {
+    Measurements m = recorded(16000, 20000, false);
+    m.sm_groups.resize(2);
+    for (int i = 0; i < 20; ++i) m.sm_groups[i / 10].push_back(i);
+    m.per_sm[0].issue[5] = m.per_sm[0].issue[6] = Cycles{20000};
     std::string reason;
-    EXPECT_EQ(find_groups({}, 132, reason).light_share, 0);
+    const Topology t = find_topology(m, 20, reason);
+    EXPECT_TRUE(reason.empty()) << reason;
+    EXPECT_EQ(t.clusters, (Clusters{{4, 4, 2}, {4, 3, 3}}));
+}
+
+TEST(Topology, SaysWhyThereIsNone) {
+    std::string reason;
+    EXPECT_TRUE(find_topology({}, 132, reason).clusters.empty());
     EXPECT_NE(reason.find("by SM id"), std::string::npos);
-    EXPECT_EQ(find_groups({row_of(20000, 20000, false)}, 20, reason).light_share, 0);
+    EXPECT_TRUE(find_topology(recorded(20000, 20000, false), 20, reason).clusters.empty());
     EXPECT_NE(reason.find("no groups"), std::string::npos);
     // An SM that did not store is not a favoured one.
-    EXPECT_EQ(find_groups({row_of(16000, 20000, true)}, 21, reason).light_share, 0);
+    EXPECT_TRUE(find_topology(recorded(16000, 20000, true), 21, reason).clusters.empty());
     EXPECT_NE(reason.find("not recorded with all"), std::string::npos);
+}
+
+// An H200: two clusters of 18 SMs and six of 16.
+const Topology kNode{
+    132,
+    {{6, 6, 6}, {6, 6, 6}, {6, 6, 4}, {6, 6, 4}, {6, 6, 4}, {6, 6, 4}, {6, 6, 4}, {6, 6, 4}},
+    {}};
+
+int stored(const Clusters& used) {
+    int sum = 0;
+    for (const auto& cluster : used) sum += std::accumulate(cluster.begin(), cluster.end(), 0);
+    return sum;
+}
+
+RC_GTEST_PROP(Topology, EveryOrderPlacesEveryCtaOnce, (unsigned seed)) {
+    Topology t = kNode;
+    const int kind = *rc::gen::inRange(0, 3);
+    t.order = kind == 0 ? even_order(t) : kind == 1 ? most_free_order(t) : scattered_order(t, seed);
+    const int n = *rc::gen::inRange(0, 133);
+    const Clusters used = place(t, n);
+    RC_ASSERT(stored(used) == n);
+    for (std::size_t c = 0; c < used.size(); ++c) {
+        for (std::size_t g = 0; g < used[c].size(); ++g) {
+            RC_ASSERT(used[c][g] <= t.clusters[c][g]);
+        }
+    }
+    RC_ASSERT(place(t, 132) == t.clusters);
+}
+
+TEST(Topology, OrdersPlaceAsTheySay) {
+    Topology t = kNode;
+    EXPECT_EQ(place(t, 16), (Clusters(8, {1, 1, 0})));  // no order known: evenly
+    t.order = most_free_order(t);
+    EXPECT_EQ(place(t, 4), (Clusters{{1, 1, 0},
+                                     {1, 1, 0},
+                                     {0, 0, 0},
+                                     {0, 0, 0},
+                                     {0, 0, 0},
+                                     {0, 0, 0},
+                                     {0, 0, 0},
+                                     {0, 0, 0}}));
+    EXPECT_NE(scattered_order(t, 1), scattered_order(t, 2));
+    EXPECT_EQ(scattered_order(t, 7), scattered_order(t, 7));
 }
 
 }  // namespace

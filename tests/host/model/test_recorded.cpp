@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 
@@ -44,19 +45,21 @@ TEST_F(Recorded, IsolatedBurstsMeetTheirBars) {
     }
 }
 
-// The bars for second bursts are 5% and 15% too; these are what the model reaches (docs/model.md
-// says where it fails and why), so that nothing gets worse unnoticed.
+// The bars for second bursts are 5% and 15% too. The median SM's median meets them; the others are
+// what the model reaches (docs/model.md says where it fails), so that nothing gets worse unnoticed.
 TEST_F(Recorded, SecondBurstsStayWhereTheyAre) {
+    EXPECT_LE(line("second", "median").median, 0.05);
+    EXPECT_LE(line("second", "median").p90, 0.26);
     EXPECT_LE(line("second", "slowest").median, 0.08);
-    EXPECT_LE(line("second", "slowest").p90, 0.30);
-    EXPECT_LE(line("second", "median").median, 0.10);
-    EXPECT_LE(line("second", "median").p90, 0.60);
+    EXPECT_LE(line("second", "slowest").p90, 0.18);
 }
 
 TEST_F(Recorded, SequencesMeetTheirBars) {
     for (const char* statistic : {"median", "slowest"}) {
-        EXPECT_LE(line("period", statistic).median, 0.10) << statistic;
-        EXPECT_LE(line("mean issue", statistic).median, 0.12) << statistic;
+        EXPECT_LE(line("period", statistic).median, 0.05) << statistic;
+        EXPECT_LE(line("period", statistic).p90, 0.10) << statistic;
+        EXPECT_LE(line("mean issue", statistic).median, 0.05) << statistic;
+        EXPECT_LE(line("mean issue", statistic).p90, 0.13) << statistic;
     }
 }
 
@@ -83,11 +86,53 @@ TEST_F(Recorded, VisibleTimesMeetTheirBar) {
 
 // 24 of 132 SMs end early: six groups of four beside eighteen of six.
 TEST_F(Recorded, GroupsComeFromTheIssueTimesBySm) {
-    const Groups& g = profile().groups;
-    EXPECT_EQ(g.sms, 132);
-    EXPECT_NEAR(g.light_share, 6.0 / 24, 1e-9);
-    EXPECT_NEAR(g.mean_size, 132.0 / 24, 1e-9);
-    EXPECT_NEAR(g.light_size * g.mean_size, 4, 1e-9);
+    std::vector<std::vector<int>> clusters{{6, 6, 6}, {6, 6, 6}};
+    clusters.resize(8, {6, 6, 4});
+    EXPECT_EQ(profile().topology.sms, 132);
+    EXPECT_EQ(profile().topology.clusters, clusters);
+}
+
+// The recovery gap lies between the first recorded gap after which the second burst took no more
+// than 5% over its plateau (the median of the four longest gaps) and the one before. docs/model.md
+// names the bursts that miss.
+TEST_F(Recorded, RecoveryGapsFallInTheirBrackets) {
+    struct Sweep {
+        std::map<double, double> second;  // by gap
+        double clock = 0;
+    };
+    std::map<std::pair<int, double>, Sweep> sweeps;
+    for (const BurstRow& row : rows().bursts) {
+        if (row.mode != BurstMode::kGap2 || row.path != "st16") continue;
+        Sweep& sweep = sweeps[{row.producers, row.bytes_per_producer.value()}];
+        sweep.second[row.gap.value()] = row.issue.back().cycles.max.value();
+        sweep.clock = row.clock.value_or(profile().clock).value();
+    }
+    int inside = 0, all = 0;
+    for (const auto& [key, sweep] : sweeps) {
+        std::vector<double> longest;
+        for (auto it = sweep.second.rbegin(); longest.size() < 4; ++it) {
+            longest.push_back(it->second);
+        }
+        std::nth_element(longest.begin(), longest.begin() + 2, longest.end());
+        double low = -1, high = -1;
+        for (const auto& [gap, time] : sweep.second) {
+            if (high < 0 && time <= 1.05 * longest[2]) high = gap;
+            if (high < 0) low = gap;
+        }
+        if (low < 0 || high < 0) continue;
+        Scenario s;
+        s.producers = key.first;
+        s.clock = GigaHertz{sweep.clock};
+        s.bursts = {{Bytes{key.second}, {}}};
+        const double gap = recovery_gap(profile(), s, Bytes{key.second}).value() * sweep.clock;
+        ++all, inside += gap >= low && gap <= high;
+        RecordProperty("recovery_" + std::to_string(all),
+                       std::to_string(key.first) + " SMs " + std::to_string(key.second) +
+                           " B: " + std::to_string(gap) + " in " + std::to_string(low) + ".." +
+                           std::to_string(high));
+    }
+    EXPECT_GE(all, 10);
+    EXPECT_GE(inside, all - 3) << inside << " of " << all;
 }
 
 // Both directions at once cost nothing: the rows with the peer storing back come out of the same

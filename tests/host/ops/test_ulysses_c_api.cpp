@@ -100,5 +100,45 @@ TEST_F(UlyssesC, BadOptionsAreRefusedInWords) {
     EXPECT_EQ(xstage_ulysses_create(fabric_, &o, &attention_), XSTAGE_BAD_INPUT);
 }
 
+/// A kernel that allocates its own result, heads apart: it says where, and that is what is sent on.
+TEST_F(UlyssesC, AKernelsOwnResultIsSentOn) {
+    static std::vector<std::uint16_t> own;
+    const std::int64_t rows[] = {5};
+    xstage_ulysses_options o = options(rows);
+    o.kernel_returns_packed = 1;
+    o.kernel = [](void*, const xstage_attention_call* call) {
+        if (call->own_out == nullptr) return 7;
+        // [heads, rows, dim]: value 100 * head + row.
+        own.resize(static_cast<std::size_t>(call->heads_q * call->rows_q * call->head_dim));
+        for (std::int64_t i = 0; i < static_cast<std::int64_t>(own.size()); ++i)
+            own[static_cast<std::size_t>(i)] = static_cast<std::uint16_t>(
+                100 * (i / (call->rows_q * call->head_dim)) + i / call->head_dim % call->rows_q);
+        *call->own_out = {own.data(), 0, call->head_dim, call->rows_q * call->head_dim};
+        return 0;
+    };
+    ASSERT_EQ(xstage_ulysses_create(fabric_, &o, &attention_), 0) << xstage_last_error();
+    std::vector<std::uint16_t> x(5 * 3 * 8);
+    xstage_sharded_input in{};
+    in.q.image = in.k.image = in.v.image = {x.data(), 5 * 3 * 8, 3 * 8, 8};
+    xstage_ulysses_result result{};
+    ASSERT_EQ(xstage_ulysses_attend(attention_, &in, 1, nullptr, 0, &result), 0)
+        << xstage_last_error();
+    const auto* out = static_cast<const std::uint16_t*>(result.out.data);
+    for (int row = 0; row < 5; ++row)
+        for (int head = 0; head < 3; ++head)
+            EXPECT_EQ(out[row * result.out.row_stride + head * result.out.head_stride],
+                      100 * head + row);
+}
+
+TEST_F(UlyssesC, BuiltInKernelsGoByNumber) {
+    const std::int64_t rows[] = {5};
+    xstage_ulysses_options o = options(rows);
+    o.builtin = 99;
+    EXPECT_EQ(xstage_ulysses_create(fabric_, &o, &attention_), XSTAGE_BAD_INPUT);
+    EXPECT_THAT(xstage_last_error(), HasSubstr("no built-in attention kernel 99"));
+    o.builtin = XSTAGE_BUILTIN_REFERENCE;
+    EXPECT_EQ(xstage_ulysses_create(fabric_, &o, &attention_), 0) << xstage_last_error();
+}
+
 }  // namespace
 }  // namespace xstage::ulysses

@@ -23,6 +23,8 @@ Options small(Layout layout) {
     Options o;
     o.plan.layout = layout;
     o.plan.max_memory_ratio = 1e9;
+    if (layout == Layout::kPeers)
+        o.plug = {suite::with_peers(reference_attention), "peers", true, 128, true};
     return o;
 }
 
@@ -129,7 +131,8 @@ TEST_P(UlyssesLayouts, GroupedKeysAndOtherKeyRows) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, UlyssesLayouts,
                          ::testing::Combine(::testing::Values(Layout::kBatched, Layout::kPadded,
-                                                              Layout::kPages, Layout::kSplit),
+                                                              Layout::kPages, Layout::kSplit,
+                                                              Layout::kScatter, Layout::kPeers),
                                             ::testing::Values(1, 2, 4)),
                          [](const auto& info) {
                              return std::string(name_of(std::get<0>(info.param))) +
@@ -137,7 +140,8 @@ INSTANTIATE_TEST_SUITE_P(Ranks, UlyssesLayouts,
                          });
 
 TEST(UlyssesHost, EmptyRanksTakePartWithTheirHeads) {
-    for (Layout layout : {Layout::kPadded, Layout::kPages, Layout::kSplit})
+    for (Layout layout :
+         {Layout::kPadded, Layout::kPages, Layout::kSplit, Layout::kScatter, Layout::kPeers})
         expect_bit_identical(problem(4, {30, 0, 11, 0}), small(layout));
     expect_bit_identical(problem(3, {0, 0, 20}), small(Layout::kAuto));
 }

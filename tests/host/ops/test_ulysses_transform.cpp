@@ -62,7 +62,7 @@ std::vector<float> through(const std::vector<float>& x, const Norm& norm, const 
     s.map.world = 1;
     s.norm = norm;
     s.rotary = rotary;
-    make_host_mover()->move(s, 0, nullptr);
+    make_host_mover()->move(HeadExchange{{s}, 1}, 0, nullptr);
     std::vector<float> y;
     for (std::size_t e = 0; e < x.size(); ++e) y.push_back(out[at + e].value());
     return y;
@@ -221,7 +221,7 @@ TEST(UlyssesNorm, FullWidthSeesAllHeads) {
     s.to[0] = out.data();
     s.map.world = 1;
     s.norm = {NormKind::kFullWidth, NormRounding::kOnce, true, weight.data(), 0};
-    make_host_mover()->move(s, 0, nullptr);
+    make_host_mover()->move(HeadExchange{{s}, 1}, 0, nullptr);
     EXPECT_EQ(out[0].value(), bf(0.2f));
     EXPECT_EQ(out[dim].value(), bf(2.8f));
     EXPECT_EQ(out[dim + 1].value(), bf(1.4f));
@@ -251,7 +251,7 @@ TEST(UlyssesSend, ViewsPastTheLimitsOf32Bits) {
     s.to[0] = out.data();
     s.to_row[0] = 16;
     s.map.world = 1;
-    make_host_mover()->move(s, 0, nullptr);
+    make_host_mover()->move(HeadExchange{{s}, 1}, 0, nullptr);
     for (int row = 0; row < 3; ++row)
         for (int e = 0; e < 16; ++e) EXPECT_EQ(out[row * 16 + e].value(), 10.0f * row + e);
     ::munmap(base, bytes);

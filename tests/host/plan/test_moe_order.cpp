@@ -32,6 +32,7 @@ Case random_case() {
     out.order.wave = *rc::gen::inRange(0, 14);
     out.order.lead = *rc::gen::inRange(0, 40);
     out.order.slack = *rc::gen::inRange(0, 60);
+    out.order.band = *rc::gen::inRange(0, 7);
     return out;
 }
 
@@ -73,6 +74,7 @@ RC_GTEST_PROP(MoeOrder, LeadKeepsItsDistance, ()) {
     Case c = random_case();
     c.order.kind = MoeOrderKind::kLead;
     c.order.lead = *rc::gen::inRange(1, 10);
+    c.order.band = 1;
     std::int64_t ones = 0;
     for (const MoeTile& tile : walk(c)) {
         if (!tile.second) {
@@ -83,6 +85,45 @@ RC_GTEST_PROP(MoeOrder, LeadKeepsItsDistance, ()) {
         RC_ASSERT(ones >= ahead * c.grid.n1);
         // and not a whole row more than the turn asks for
         RC_ASSERT(ones <= (ahead + 1) * c.grid.n1);
+    }
+}
+
+RC_GTEST_PROP(MoeOrder, ABandIsWalkedColumnByColumn, ()) {
+    Case c = random_case();
+    c.order.kind = MoeOrderKind::kWave;
+    c.order.wave = *rc::gen::inRange(1, 6);
+    c.order.band = *rc::gen::inRange(2, 7);
+    // By hand: per wave and kind, expert by expert, bands of rows, columns, rows.
+    std::vector<MoeTile> expected;
+    for (int first = 0; first < c.grid.experts; first += c.order.wave)
+        for (const bool second : {false, true})
+            for (int e = first; e < std::min(first + c.order.wave, c.grid.experts); ++e)
+                for (int row = c.begin[static_cast<std::size_t>(e)];
+                     row < c.begin[static_cast<std::size_t>(e) + 1]; row += c.order.band)
+                    for (int n = 0; n < (second ? c.grid.n2 : c.grid.n1); ++n)
+                        for (int r = row; r < std::min(row + c.order.band,
+                                                       c.begin[static_cast<std::size_t>(e) + 1]);
+                             ++r)
+                            expected.push_back({second, r, n});
+    const std::vector<MoeTile> got = walk(c);
+    RC_ASSERT(got.size() == expected.size());
+    for (std::size_t i = 0; i < got.size(); ++i)
+        RC_ASSERT(got[i].second == expected[i].second && got[i].row == expected[i].row &&
+                  got[i].n == expected[i].n);
+}
+
+RC_GTEST_PROP(MoeOrder, TheRingIsLargeEnough, ()) {
+    Case c = random_case();
+    c.order.kind = MoeOrderKind::kLead;
+    c.order.lead = *rc::gen::inRange(1, 10);
+    const std::int32_t ring = least_ring(c.order);
+    std::map<std::int32_t, int> done;
+    for (const MoeTile& tile : walk(c)) {
+        if (tile.second) {
+            ++done[tile.row];
+        } else if (tile.row >= ring) {
+            RC_ASSERT(done[tile.row - ring] == c.grid.n2);
+        }
     }
 }
 

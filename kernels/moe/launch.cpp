@@ -1,0 +1,70 @@
+#include "launch.hpp"
+
+#include <cuda_runtime.h>
+
+#include <fmt/format.h>
+
+#include "config.hpp"
+#include "xstage/error.hpp"
+
+namespace xstage::moe::kernels {
+
+cudaError_t prepare_bf16(int* ctas_per_processor);
+cudaError_t prepare_fp8(int* ctas_per_processor);
+
+cudaError_t preload(Type type, int* ctas_per_processor) {
+    return type == Type::kFp8 ? prepare_fp8(ctas_per_processor) : prepare_bf16(ctas_per_processor);
+}
+
+namespace {
+
+using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
+
+/// Asked of the runtime, so that nothing links against the driver library.
+EncodeTiled encode_tiled() {
+    static const EncodeTiled function = [] {
+        void* entry = nullptr;
+        cudaDriverEntryPointQueryResult found{};
+        const cudaError_t status = cudaGetDriverEntryPointByVersion(
+            "cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found);
+        if (status != cudaSuccess || found != cudaDriverEntryPointSuccess)
+            throw Error(ErrorKind::kEnvironment, "the CUDA driver has no cuTensorMapEncodeTiled");
+        return reinterpret_cast<EncodeTiled>(entry);
+    }();
+    return function;
+}
+
+}  // namespace
+
+CUtensorMap encode_map(const char* what, const void* data, Type type, std::int64_t rows,
+                       std::int64_t columns, int box_rows) {
+    const int element = type == Type::kFp8 ? 1 : 2;
+    // Coordinates are int32 and every box lies within the tensor: a stage's columns divide the
+    // columns, a box's rows the rows.
+    if (data == nullptr || reinterpret_cast<std::uintptr_t>(data) % 16 != 0)
+        throw Error(ErrorKind::kBadInput,
+                    fmt::format("{}: the address must be a multiple of 16 bytes", what));
+    if (columns <= 0 || columns * element % kStageBytes != 0 || rows <= 0 || rows % box_rows != 0 ||
+        rows >= std::int64_t{1} << 31)
+        throw Error(ErrorKind::kBadInput, fmt::format("{}: {} rows of {} columns do not fall into "
+                                                      "boxes of {} rows of {} bytes",
+                                                      what, rows, columns, box_rows, kStageBytes));
+    const cuuint64_t extents[2] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};
+    const cuuint64_t strides[1] = {static_cast<cuuint64_t>(columns * element)};
+    const cuuint32_t box[2] = {static_cast<cuuint32_t>(kStageBytes / element),
+                               static_cast<cuuint32_t>(box_rows)};
+    const cuuint32_t every_element[2] = {1, 1};
+    CUtensorMap map;
+    const CUresult status = encode_tiled()(
+        &map, type == Type::kFp8 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+        2, const_cast<void*>(data), extents, strides, box, every_element,
+        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    if (status != CUDA_SUCCESS)
+        throw Error(ErrorKind::kBadInput,
+                    fmt::format("{}: the driver cannot map {} rows of {} columns (error {})", what,
+                                rows, columns, static_cast<int>(status)));
+    return map;
+}
+
+}  // namespace xstage::moe::kernels

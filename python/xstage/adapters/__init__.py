@@ -1,0 +1,1 @@
+"""Ways into existing frameworks; each module names the versions that it was tried with."""

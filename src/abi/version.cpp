@@ -1,0 +1,7 @@
+#include "xstage/version.hpp"
+
+#include "xstage/xstage.h"
+
+const char* xstage_version(void) {
+    return xstage::kVersion;
+}

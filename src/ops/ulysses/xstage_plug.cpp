@@ -1,0 +1,128 @@
+#include "xstage/ulysses/xstage_plug.hpp"
+
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "xstage/attention.hpp"
+#include "xstage/error.hpp"
+
+namespace xstage::ulysses {
+namespace {
+
+AttentionView view_of(const View& v) {
+    return {v.data, v.batch_stride, v.row_stride, v.head_stride};
+}
+
+void append(std::vector<std::int64_t>& key, const View& v) {
+    key.insert(key.end(), {static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(v.data)),
+                           v.batch_stride, v.row_stride, v.head_stride});
+}
+
+AttentionArguments arguments_of(const AttentionCall& c, const std::string& instance) {
+    if (c.dtype != fabric::DType::kBf16 && c.dtype != fabric::DType::kF16)
+        throw Error(ErrorKind::kUnsupported, "xstage's attention kernel takes bf16 and fp16");
+    if (c.lse.data != nullptr &&
+        (c.lse.head_stride != c.rows_q || c.lse.batch_stride != c.heads_q * c.rows_q))
+        throw Error(ErrorKind::kUnsupported, "xstage's attention kernel writes a packed LSE");
+    AttentionArguments a;
+    a.type = c.dtype == fabric::DType::kBf16 ? AttentionType::kBf16 : AttentionType::kFp16;
+    a.batches = c.batch;
+    a.heads = c.heads_q;
+    a.kv_heads = c.heads_kv;
+    a.q_rows = c.rows_q;
+    a.kv_rows = c.rows_kv;
+    a.head_dim = c.head_dim;
+    a.q = view_of(c.q);
+    a.k = view_of(c.k);
+    a.v = view_of(c.v);
+    if (c.peers == 0) {
+        a.out.push_back({view_of(c.out), c.rows_q});
+    } else {
+        for (int r = 0; r < c.peers; ++r) a.out.push_back({view_of(c.peer_out[r]), c.peer_rows[r]});
+        a.rank = c.rank;
+        a.order = plan::TileOrder::kRotated;
+    }
+    a.lse = c.lse.data;
+    a.key_lengths = c.kv_lengths;
+    a.scale = c.scale;
+    a.instance = instance;
+    return a;
+}
+
+class Own {
+  public:
+    explicit Own(const std::string& instance) : instance_(instance) {}
+
+    void run(AttentionCall call) {
+        if (call.rows_q == 0) return;
+        // A length that all batch indices share has no stride in the kernel.
+        const bool split =
+            call.kv_lengths != nullptr && call.batch > 1 && call.kv_lengths_stride == 0;
+        const int batch = split ? call.batch : 1;
+        const auto element = static_cast<std::int64_t>(fabric::bytes_of(call.dtype));
+        if (split) call.batch = 1;
+        for (int b = 0; b < batch; ++b) {
+            plan_for(call).launch(call.stream);
+            for (View* v : {&call.q, &call.k, &call.v, &call.out})
+                v->data = static_cast<std::byte*>(v->data) + v->batch_stride * element;
+            if (call.lse.data != nullptr) call.lse.data += call.lse.batch_stride;
+        }
+    }
+
+  private:
+    /// Tensor maps hold addresses, so a plan serves one set of them. Calls turn over few buffers.
+    const AttentionPlan& plan_for(const AttentionCall& c) {
+        constexpr std::size_t kMostPlans = 256;
+        int device = 0;
+        if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess)
+            throw Error(ErrorKind::kEnvironment,
+                        fmt::format("cudaGetDevice: {}", cudaGetErrorString(error)));
+        std::vector<std::int64_t> key = {
+            device,
+            c.rank,
+            c.batch,
+            c.rows_q,
+            c.rows_kv,
+            c.heads_q,
+            c.heads_kv,
+            c.head_dim,
+            static_cast<std::int64_t>(c.dtype),
+            c.peers,
+            static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(c.lse.data)),
+            static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(c.kv_lengths))};
+        std::int32_t scale = 0;
+        std::memcpy(&scale, &c.scale, sizeof scale);
+        key.push_back(scale);
+        for (const View* v : {&c.q, &c.k, &c.v, &c.out}) append(key, *v);
+        for (int r = 0; r < c.peers; ++r) {
+            append(key, c.peer_out[r]);
+            key.push_back(c.peer_rows[r]);
+        }
+        if (plans_.size() >= kMostPlans) plans_.clear();
+        auto found = plans_.find(key);
+        if (found == plans_.end())
+            found = plans_.emplace(std::move(key), AttentionPlan(arguments_of(c, instance_))).first;
+        return found->second;
+    }
+
+    std::string instance_;
+    std::map<std::vector<std::int64_t>, AttentionPlan> plans_;
+};
+
+}  // namespace
+
+std::string xstage_plug_missing() {
+    return {};
+}
+
+Plug xstage_plug(const std::string& instance) {
+    auto own = std::make_shared<Own>(instance);
+    return {[own](const AttentionCall& call) { own->run(call); }, "xstage", true, 128, true};
+}
+
+}  // namespace xstage::ulysses

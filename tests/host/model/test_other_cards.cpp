@@ -1,0 +1,39 @@
+#include <gtest/gtest.h>
+
+#include "model/evaluate.hpp"
+#include "xstage/documents.hpp"
+#include "xstage/model.hpp"
+
+namespace {
+
+using namespace xstage;
+using namespace xstage::model;
+
+Measurements recording(const char* name) {
+    Measurements m = read_measurements(XSTAGE_SOURCE_DIR "/data/nodes/h200x2/" + std::string(name));
+    std::erase_if(m.bursts, [](const BurstRow& r) { return r.path != "st16" && r.path != "bulk"; });
+    return m;
+}
+
+// A profile of one pair of cards predicts another pair, of which it has seen nothing: 8 to 132 SMs,
+// 1 to 8 warps, both paths, within the bars for held-out rows.
+TEST(OtherCards, AreWithinTheBars) {
+    FitOptions options;
+    options.held_out = false, options.resamples = 10;
+    const Profile profile = fit(recording("probe.json"), options);
+    std::vector<std::string> names;
+    for (const StorePath& path : profile.paths) names.push_back(path.name);
+    const auto cases = make_cases(recording("probe-other-cards.json"), profile.clock, names);
+    ASSERT_EQ(names.size(), profile.paths.size());
+    int seen = 0;
+    for (const ErrorLine& line : summarise(profile, errors_on(profile, cases), {})) {
+        if (!line.path.empty() || line.producers != 0) continue;
+        const bool sequence = line.what == "period" || line.what == "mean issue";
+        EXPECT_LE(line.median, 0.05) << line.what << " " << line.statistic;
+        EXPECT_LE(line.p90, sequence ? 0.10 : 0.15) << line.what << " " << line.statistic;
+        ++seen;
+    }
+    EXPECT_EQ(seen, 8);
+}
+
+}  // namespace

@@ -1,0 +1,109 @@
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "commands.hpp"
+#include "core/file.hpp"
+#include "git_commit.hpp"
+#include "ops/moe/bench.hpp"
+#include "xstage/error.hpp"
+
+namespace xstage::cli {
+namespace {
+
+struct Options {
+    std::string output = "-", store = "st16";
+    std::vector<std::string> types{"fp8", "bf16"}, shapes, routings{"balanced"};
+    std::vector<std::string> orders{"wave:1",     "wave:2",           "wave:4",
+                                    "wave:8",     "wave:all",         "lead:16",
+                                    "lead:32/16", "alternate+264/16", "ratio+264/16"};
+    moe::BenchOptions run;
+};
+
+moe::BenchShape shape_of(const std::string& text) {
+    for (const moe::BenchShape& s : moe::bench_shapes())
+        if (s.name == text) return s;
+    moe::BenchShape s{text, 0, 0, 0, 0};
+    int end = 0;
+    if (std::sscanf(text.c_str(), "%d,%d,%d,%d%n", &s.hidden, &s.intermediate, &s.experts, &s.top_k,
+                    &end) != 4 ||
+        end != static_cast<int>(text.size())) {
+        std::string names;
+        for (const moe::BenchShape& known : moe::bench_shapes()) names += known.name + ", ";
+        throw Error(ErrorKind::kBadInput,
+                    fmt::format("'{}' is not a shape: {}or HIDDEN,INTERMEDIATE,EXPERTS,TOP_K", text,
+                                names));
+    }
+    return s;
+}
+
+void run(Options& o, const std::string& program) {
+    for (const std::string& t : o.types)
+        o.run.types.push_back(t == "fp8" ? moe::Type::kFp8 : moe::Type::kBf16);
+    for (const std::string& s : o.shapes) o.run.shapes.push_back(shape_of(s));
+    if (o.shapes.empty()) o.run.shapes = moe::bench_shapes();
+    for (const std::string& s : o.orders) o.run.orders.push_back(moe::parse_order(s));
+    for (const std::string& r : o.routings)
+        o.run.routings.push_back(r == "hot" ? moe::Routing::kHot : moe::Routing::kBalanced);
+    o.run.store = o.store == "bulk" ? moe::StorePath::kBulk : moe::StorePath::kSt16;
+    o.run.argv = {program,
+                  "bench",
+                  "moe",
+                  "--types",
+                  fmt::format("{}", fmt::join(o.types, ",")),
+                  "--orders",
+                  fmt::format("{}", fmt::join(o.orders, ",")),
+                  "--tokens",
+                  fmt::format("{}", fmt::join(o.run.tokens, ",")),
+                  "--slices",
+                  fmt::format("{}", fmt::join(o.run.slices, ",")),
+                  "--routing",
+                  fmt::format("{}", fmt::join(o.routings, ",")),
+                  "--store",
+                  o.store,
+                  "--repetitions",
+                  std::to_string(o.run.repetitions)};
+    o.run.git_commit = kGitCommit;
+    core::write_file_atomic(o.output, moe::run_bench(o.run));
+}
+
+}  // namespace
+
+void add_bench_moe(CLI::App& bench, const CLI::App& app) {
+    auto o = std::make_shared<Options>();
+    o->run.tokens = {128, 512, 1024, 2048, 4096, 8192};
+    o->run.slices = {2, 8};
+    CLI::App* command =
+        bench.add_subcommand("moe", "A MoE layer of one rank under each order of its tiles");
+    command->add_option("--types", o->types, "fp8, bf16")
+        ->delimiter(',')
+        ->check(CLI::IsMember({"fp8", "bf16"}));
+    command->add_option("--shape", o->shapes,
+                        "a name of the table or HIDDEN,INTERMEDIATE,EXPERTS,TOP_K; several may be "
+                        "given (default: the table)");
+    command->add_option("--tokens", o->run.tokens, "tokens of the call")
+        ->delimiter(',')
+        ->check(CLI::Range(1, 1 << 20));
+    command
+        ->add_option("--slices", o->run.slices,
+                     "experts on this GPU: 1 all, 2 half of them, 8 an eighth")
+        ->delimiter(',')
+        ->check(CLI::Range(1, 64));
+    command->add_option("--orders", o->orders, "wave:N, wave:all, alternate, lead:N, ratio; +SLACK")
+        ->delimiter(',');
+    command
+        ->add_option("--routing", o->routings, "balanced; hot: a tenth of the routes to one expert")
+        ->delimiter(',')
+        ->check(CLI::IsMember({"balanced", "hot"}));
+    command->add_option("--store", o->store, "how Linear-2 rows are stored: st16, bulk")
+        ->check(CLI::IsMember({"st16", "bulk"}));
+    command->add_option("--repetitions", o->run.repetitions, "of each order, in random turn")
+        ->check(CLI::Range(1, 10000));
+    command->add_option("--seconds", o->run.seconds, "start no new configuration after this long");
+    command->add_option("--seed", o->run.seed, "of the routing and of the turns");
+    command->add_option("--node", o->run.node, "name of this node, for the record");
+    command->add_option("-o,--output", o->output, "document to write; - for standard output");
+    command->callback([o, &app] { run(*o, app.get_name()); });
+}
+
+}  // namespace xstage::cli
