@@ -45,7 +45,7 @@ def rank(r, port):
         torch.cuda.set_device(device)
         after, x = after.to(device, torch.bfloat16), x.bfloat16()
     error = (after(x.split([9, 8], 1)[r].to(device)).cpu() - before(x.float()).split([9, 8], 1)[r]).abs().max()
-    print(f"rank {r}: largest difference {error:.1e}")
+    print(f"rank {r}: largest difference {error:.1e}\n", end="", flush=True)  # one write: two processes share the stream
     dist.barrier()
 
 

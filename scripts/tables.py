@@ -197,29 +197,28 @@ def moe():
                   "their GEMMs alone"), rows)
 
 
-def moe_orders():
-    document = load("bench/results/h200/moe.json")["rows"]
+def gains(documents, key):
+    """Of each type and slice: how many, the geometric mean and both ends."""
     rows = []
-    for kind in ("fp8", "bf16"):
+    for kind, document in documents:
         for slice_ in (2, 8):
-            ratios = [(r["best_wave_over_best_interleaved"], r["shape"], r["tokens"]) for r in document
-                      if r["type"] == kind and r["slice"] == slice_]
-            mean = math.exp(sum(math.log(r[0]) for r in ratios) / len(ratios))
-            ends = [f"{e[0]:.2f} ({e[1]}, {e[2]} tokens)" for e in (min(ratios), max(ratios))]
-            rows.append((kind, f"1/{slice_} of the experts", len(ratios), f"{mean:.3f}", *ends))
-    return table(("type", "on the GPU", "n", "geometric mean", "least", "most"), rows)
+            found = [(r[key], r["shape"], r["tokens"]) for r in document
+                     if r["slice"] == slice_ and r.get("type", kind) == kind]
+            mean = math.exp(sum(math.log(gain) for gain, *_ in found) / len(found))
+            ends = [f"{gain:.2f} ({shape}, {tokens} tokens)" for gain, shape, tokens in (min(found), max(found))]
+            rows.append((kind, f"1/{slice_} of the experts", len(found), f"{mean:.3f}", *ends))
+    return rows
+
+
+def moe_orders():
+    rows = load("bench/results/h200/moe.json")["rows"]
+    return table(("type", "on the GPU", "n", "geometric mean", "least", "most"),
+                 gains([("fp8", rows), ("bf16", rows)], "best_wave_over_best_interleaved"))
 
 
 def moe_predicted():
-    rows = []
-    for kind, name in (("fp8", "moe"), ("bf16", "moe_bf16")):
-        predictions = load(f"bench/predictions/{name}.json")["rows"]
-        for slice_ in (2, 8):
-            gains = [(r["gain"], r["shape"], r["tokens"]) for r in predictions if r["slice"] == slice_]
-            mean = math.exp(sum(math.log(g[0]) for g in gains) / len(gains))
-            ends = [f"{e[0]:.2f} ({e[1]}, {e[2]} tokens)" for e in (min(gains), max(gains))]
-            rows.append((kind, f"1/{slice_} of the experts", len(gains), f"{mean:.3f}", *ends))
-    return table(("type", "on each GPU", "n", "geometric mean", "least", "most"), rows)
+    documents = [(kind, load(f"bench/predictions/{name}.json")["rows"]) for kind, name in (("fp8", "moe"), ("bf16", "moe_bf16"))]
+    return table(("type", "on each GPU", "n", "geometric mean", "least", "most"), gains(documents, "gain"))
 
 
 def sparse():
@@ -261,11 +260,20 @@ def bench_model():
     return host_bench("bench_model", {"peak MB": ("peak_MB", 1)})
 
 
+def model_recordings():
+    cells = {}
+    for r in load("bench/results/host/model_recordings.json")["rows"]:
+        cells.setdefault((r["fitted"], r["predicted"]), {}).setdefault(r["what"], {})[r["statistic"]] = f"{100 * r['median']:.1f} / {100 * r['p90']:.0f}%"
+    kinds = ("isolated", "second", "period", "mean issue")
+    rows = [(*names, *(f"{by[kind]['median']}, {by[kind]['slowest']}" for kind in kinds)) for names, by in cells.items()]
+    return table(("fitted", "predicted", *kinds), rows)
+
+
 def bench_sim():
     return host_bench("bench_sim", {"events": ("events", 1), "ns per event": ("s_per_event", 1e9), "peak MiB": ("peak_rss_MiB", 1)})
 
 
-TABLES = {f.__name__: f for f in (parameters, held_out, held_out_by_sms, rates, litmus, fabric, attention, sparse, bench_model, bench_sim,
+TABLES = {f.__name__: f for f in (parameters, held_out, held_out_by_sms, rates, litmus, fabric, attention, sparse, bench_model, model_recordings, bench_sim,
                               ulysses_p2, ulysses_p4, ulysses_own, ulysses_kernels, ulysses_exchange, moe, moe_orders, moe_predicted, python_overhead)}
 
 

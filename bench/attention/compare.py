@@ -115,6 +115,30 @@ def query(fields):
     return [x.strip() for x in done.stdout.strip().split(",")] if done.returncode == 0 else None
 
 
+FIELDS = "driver_version,power.limit,clocks.sm,power.draw,temperature.gpu"
+
+
+def new_document(kind, a, **more):
+    """Where a bench document comes from; `a` are the arguments, with `commit`."""
+    return {
+        "schema_version": 1, "kind": kind, "argv": sys.argv, "commit": a.commit, **more,
+        "started_unix_s": int(time.time()), "gpu": torch.cuda.get_device_name(), "torch": torch.__version__,
+        "cudnn": torch.backends.cudnn.version(), "cuda": torch.version.cuda,
+        "nvidia_smi": {"fields": FIELDS, "before": query(FIELDS)}, "rows": [],
+    }
+
+
+def write_document(document, path):
+    document["nvidia_smi"]["after"] = query(FIELDS)
+    text = json.dumps(document, indent=1)
+    if path == "-":
+        print(text)
+        return
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text + "\n")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", required=True)
@@ -132,15 +156,7 @@ def main():
         shapes = [(*map(int, s.rstrip("c").split("x")), s.endswith("c")) for s in a.shapes.split(",")]
     library = Library(a.library)
     started = time.time()
-    document = {
-        "schema_version": 1, "kind": "attention_bench", "argv": sys.argv, "commit": a.commit,
-        "dtype": a.dtype, "peak_tflops": PEAK_TFLOPS, "started_unix_s": int(started),
-        "gpu": torch.cuda.get_device_name(), "torch": torch.__version__,
-        "cudnn": torch.backends.cudnn.version(), "cuda": torch.version.cuda,
-        "nvidia_smi": {"fields": "driver,power.limit,clocks.sm,power.draw,temperature",
-                       "before": query("driver_version,power.limit,clocks.sm,power.draw,temperature.gpu")},
-        "rows": [],
-    }
+    document = new_document("attention_bench", a, dtype=a.dtype, peak_tflops=PEAK_TFLOPS)
     for shape in shapes:
         if time.time() - started > a.seconds:
             print("out of time before", shape, file=sys.stderr)
@@ -149,14 +165,7 @@ def main():
         document["rows"].append(
             measure(library, shape, names, a.repetitions, getattr(torch, a.dtype), a.peers))
         torch.cuda.empty_cache()
-    document["nvidia_smi"]["after"] = query("driver_version,power.limit,clocks.sm,power.draw,temperature.gpu")
-    text = json.dumps(document, indent=1)
-    if a.out == "-":
-        print(text)
-    else:
-        os.makedirs(os.path.dirname(os.path.abspath(a.out)), exist_ok=True)
-        with open(a.out, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
+    write_document(document, a.out)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ masked kernel.
 """
 
 import argparse
-import json
 import os
 import random
 import statistics
@@ -21,7 +20,7 @@ import time
 import torch
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from compare import captured, cudnn, interval, query  # noqa: E402
+from compare import captured, cudnn, interval, new_document, write_document  # noqa: E402
 from kernel import Library, flops  # noqa: E402
 
 BLOCK = 128
@@ -123,27 +122,14 @@ def main():
     torch.manual_seed(1)
     library = Library(a.library)
     started = time.time()
-    fields = "driver_version,power.limit,clocks.sm,power.draw,temperature.gpu"
-    document = {
-        "schema_version": 1, "kind": "sparse_attention_bench", "argv": sys.argv, "commit": a.commit, "dtype": "bfloat16",
-        "started_unix_s": int(started), "gpu": torch.cuda.get_device_name(), "torch": torch.__version__,
-        "cudnn": torch.backends.cudnn.version(), "cuda": torch.version.cuda,
-        "nvidia_smi": {"fields": fields, "before": query(fields)}, "rows": [],
-    }
+    document = new_document("sparse_attention_bench", a, dtype="bfloat16")
     for rows, heads in shapes:
         if time.time() - started > a.seconds:
             print("out of time before", rows, heads, file=sys.stderr)
             break
         document["rows"].append(measure(library, rows, heads, a, a.instances.split(",")))
         torch.cuda.empty_cache()
-    document["nvidia_smi"]["after"] = query(fields)
-    text = json.dumps(document, indent=1)
-    if a.out == "-":
-        print(text)
-    else:
-        os.makedirs(os.path.dirname(os.path.abspath(a.out)), exist_ok=True)
-        with open(a.out, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
+    write_document(document, a.out)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "../tensor_map_encoder.hpp"
 #include "xstage/error.hpp"
 
 namespace xstage::attention {
@@ -12,23 +13,6 @@ namespace {
 
 constexpr std::int64_t kElementBytes = 2;
 constexpr int kPanelColumns = 64;  // 128 bytes, the row length of the widest swizzle
-
-using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
-
-/// Asked of the runtime, so that nothing links against the driver library.
-EncodeTiled encode_tiled() {
-    static const EncodeTiled function = [] {
-        void* entry = nullptr;
-        cudaDriverEntryPointQueryResult found{};
-        const cudaError_t status = cudaGetDriverEntryPointByVersion(
-            "cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found);
-        if (status != cudaSuccess || found != cudaDriverEntryPointSuccess) {
-            throw Error(ErrorKind::kEnvironment, "the CUDA driver has no cuTensorMapEncodeTiled");
-        }
-        return reinterpret_cast<EncodeTiled>(entry);
-    }();
-    return function;
-}
 
 cuuint64_t stride_bytes(const char* what, const char* which, std::int64_t stride,
                         std::int64_t extent) {
@@ -65,12 +49,12 @@ CUtensorMap encode_map(const char* what, const AttentionView& view, AttentionTyp
     const cuuint32_t every_element[5] = {1, 1, 1, 1, 1};
     CUtensorMap map;
     const CUresult status =
-        encode_tiled()(&map,
-                       type == AttentionType::kBf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-                                                    : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-                       5, view.data, extents, strides, box, every_element,
-                       CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                       CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+        tensor_map_encoder()(&map,
+                             type == AttentionType::kBf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                                          : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+                             5, view.data, extents, strides, box, every_element,
+                             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (status != CUDA_SUCCESS) {
         throw Error(ErrorKind::kBadInput,
                     fmt::format("{}: the driver cannot map this view (error {}): {} rows, {} "

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "../tensor_map_encoder.hpp"
 #include "config.hpp"
 #include "xstage/error.hpp"
 
@@ -15,26 +16,6 @@ cudaError_t prepare_fp8(int* ctas_per_processor);
 cudaError_t preload(Type type, int* ctas_per_processor) {
     return type == Type::kFp8 ? prepare_fp8(ctas_per_processor) : prepare_bf16(ctas_per_processor);
 }
-
-namespace {
-
-using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
-
-/// Asked of the runtime, so that nothing links against the driver library.
-EncodeTiled encode_tiled() {
-    static const EncodeTiled function = [] {
-        void* entry = nullptr;
-        cudaDriverEntryPointQueryResult found{};
-        const cudaError_t status = cudaGetDriverEntryPointByVersion(
-            "cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found);
-        if (status != cudaSuccess || found != cudaDriverEntryPointSuccess)
-            throw Error(ErrorKind::kEnvironment, "the CUDA driver has no cuTensorMapEncodeTiled");
-        return reinterpret_cast<EncodeTiled>(entry);
-    }();
-    return function;
-}
-
-}  // namespace
 
 CUtensorMap encode_map(const char* what, const void* data, Type type, std::int64_t rows,
                        std::int64_t columns, int box_rows) {
@@ -55,7 +36,7 @@ CUtensorMap encode_map(const char* what, const void* data, Type type, std::int64
                                static_cast<cuuint32_t>(box_rows)};
     const cuuint32_t every_element[2] = {1, 1};
     CUtensorMap map;
-    const CUresult status = encode_tiled()(
+    const CUresult status = tensor_map_encoder()(
         &map, type == Type::kFp8 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
         2, const_cast<void*>(data), extents, strides, box, every_element,
         CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,

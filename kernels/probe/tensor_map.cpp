@@ -1,25 +1,16 @@
 #include "tensor_map.hpp"
 
 #include <cuda.h>
-#include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
 #include <cstring>
 
+#include "../tensor_map_encoder.hpp"
 #include "cuda_memory.hpp"
 
 namespace xstage::probe {
 
 TensorMap window_tensor_map(void* base, std::uint64_t bytes) {
-    // Through the runtime, so that the binary starts on a machine without a driver library.
-    void* entry = nullptr;
-    cudaDriverEntryPointQueryResult found{};
-    XSTAGE_CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000,
-                                                       cudaEnableDefault, &found));
-    if (entry == nullptr || found != cudaDriverEntryPointSuccess) {
-        throw Error(ErrorKind::kUnsupported, "this driver cannot encode tensor maps");
-    }
-    const auto encode = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(entry);
     constexpr std::uint64_t kRow = 4096;
     const cuuint64_t size[2] = {kRow / 2, bytes / kRow};
     const cuuint64_t stride[1] = {kRow};
@@ -27,9 +18,9 @@ TensorMap window_tensor_map(void* base, std::uint64_t bytes) {
     const cuuint32_t step[2] = {1, 1};
     CUtensorMap map{};
     const CUresult result =
-        encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, base, size, stride, box, step,
-               CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
-               CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+        tensor_map_encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, base, size, stride, box,
+                             step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+                             CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result != CUDA_SUCCESS) {
         throw Error(ErrorKind::kUnsupported,
                     fmt::format("encoding a tensor map failed [{}]", static_cast<int>(result)));

@@ -42,28 +42,11 @@ __global__ void __launch_bounds__(kThreads) send_elements(const __grid_constant_
             }
             const std::int64_t weight =
                 s.norm.kind == NormKind::kFullWidth ? std::int64_t{head} * s.head_dim : 0;
-            const auto value = [&](int e) {
-                return s.norm.kind == NormKind::kNone
-                           ? x[e].value()
-                           : normalised<T>(s.norm, x[e].value(), rstd, weight + e);
-            };
             const Rotary& r = s.rotary;
-            const int dims = r.kind == RotaryKind::kNone ? 0 : r.dims;
             const std::int64_t table =
                 b * r.batch_stride + row * r.row_stride + head * r.head_stride;
-            for (int e = lane; e < s.head_dim; e += 32) {
-                if (e >= dims) {
-                    y[e] = T::from(value(e));
-                    continue;
-                }
-                const Pair pair = pair_of(r.kind, dims, e);
-                const float cos =
-                    table_entry<T>(r, r.cos, table + std::int64_t{cos_index(r, pair, e)} * r.step);
-                const float sin =
-                    table_entry<T>(r, r.sin, table + std::int64_t{sin_index(r, pair, e)} * r.step);
-                y[e] = T::from(
-                    rotated<T>(r.math, pair.first, value(e), value(pair.partner), cos, sin));
-            }
+            for (int e = lane; e < s.head_dim; e += 32)
+                y[e] = sent_element(s.norm, r, x, rstd, weight, table, e);
         }
     }
 }

@@ -23,6 +23,16 @@ def shards(x, rows):
     return [t.contiguous() for t in torch.split(x, rows, 1)]
 
 
+def expect_replayed(context, parts, expected):
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = context.attend(*parts)
+    for x in captured:
+        x.zero_()
+    graph.replay()
+    assert torch.equal(torch.cat([x.clone() for x in captured], 1), expected)
+
+
 def by_cudnn(q, k, v):
     """The framework's own call of the kernel, on one device."""
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.CUDNN_ATTENTION):
@@ -75,13 +85,7 @@ def test_a_kernel_of_the_user_is_bit_for_bit_the_plain_kernel_and_a_permutation(
     assert layout == "auto" or context.backend.endswith("/stitched")
     parts = [shards(x, rows) for x in (q, k, v)]
     assert torch.equal(torch.cat([x.clone() for x in context.attend(*parts)], 1), expected)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = context.attend(*parts)
-    for x in captured:
-        x.zero_()
-    graph.replay()
-    assert torch.equal(torch.cat([x.clone() for x in captured], 1), expected)
+    expect_replayed(context, parts, expected)
     context.close()
 
 
@@ -112,13 +116,7 @@ def test_the_kernel_of_xstage_eager_and_graphed(group, shape):
     assert context.backend.startswith("local/xstage/")
     found = torch.cat([x.clone() for x in context.attend(*parts)], 1)
     torch.testing.assert_close(found.float(), by_cudnn(q, k, v).float(), rtol=1.6e-2, atol=4e-3)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = context.attend(*parts)
-    for x in captured:
-        x.zero_()
-    graph.replay()
-    assert torch.equal(torch.cat([x.clone() for x in captured], 1), found)
+    expect_replayed(context, parts, found)
     context.close()
 
 

@@ -28,6 +28,28 @@ def _driver_found() -> bool:
     return True
 
 
+class Child:
+    """Something built on a group: closed with it, by hand, or at the end of a `with` block."""
+
+    group: "Group"
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def _join(self) -> None:
+        self.group._children.append(self)
+
+    def _leave(self) -> None:
+        if self in self.group._children:
+            self.group._children.remove(self)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+
 class Group:
     """Ranks of one node that share memory: every rank constructs it with the same arguments but `rank`.
 

@@ -16,7 +16,7 @@ _layers: dict[str, "MegaMoe"] = {}
 _numbers = itertools.count()
 
 
-class MegaMoe:
+class MegaMoe(_group.Child):
     """y = sum over a token's experts of weight * W2 (silu(gate) * up), gate and up from W1 x.
 
     Collective to build, to call and to close. group: as in xstage.Ulysses.
@@ -79,7 +79,7 @@ class MegaMoe:
         self._inputs = (_abi.MoeInput * n)()
         self.name = f"mega_moe_{next(_numbers)}"
         _layers[self.name] = self
-        g._children.append(self)
+        self._join()
 
     def __call__(self, x, experts, weights, *, x_scale=None, tokens_at=None, out=None):
         """x: [tokens, hidden]; experts: int32 [tokens, top_k], negative for none; weights: float32 the same.
@@ -129,14 +129,7 @@ class MegaMoe:
             self._handle = c_void_p()
             _layers.pop(self.name, None)
             self._keep = []
-            if self in self.group._children:
-                self.group._children.remove(self)
-
-    def __enter__(self) -> "MegaMoe":
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.close()
+            self._leave()
 
 
 def _dense(group, x, shape, dtype: str, name: str) -> int:

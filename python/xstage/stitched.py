@@ -11,7 +11,7 @@ from xstage import group as _group
 from xstage._errors import BadInput, Closed
 
 
-class Stitched:
+class Stitched(_group.Child):
     """See `stitch`. One call: begin(b), kernels that store into range(b), publish(b), acquire(b), readers
     of receive(b); all on the current stream, none meets the host, all can be captured into a graph. What
     receive(b) shows is this rank's until its next begin. exchange(b) is publish and acquire in one kernel.
@@ -45,7 +45,7 @@ class Stitched:
         self._layout = _abi.StitchedLayout()
         _abi.check(_abi.lib.xstage_stitched_tensor_layout(self._handle, ctypes.byref(self._layout)))
         self._views: dict = {}
-        g._children.append(self)
+        self._join()
 
     @property
     def row_stride(self) -> int:
@@ -114,14 +114,7 @@ class Stitched:
             _abi.lib.xstage_stitched_tensor_destroy(self._handle)
             self._handle = c_void_p()
             self._views.clear()
-            if self in self.group._children:
-                self.group._children.remove(self)
-
-    def __enter__(self) -> "Stitched":
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.close()
+            self._leave()
 
     def _open(self) -> c_void_p:
         if not self._handle:

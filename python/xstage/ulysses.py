@@ -12,7 +12,7 @@ from xstage import group as _group
 from xstage._errors import BadInput, Closed, XstageError
 from xstage.attention import plug_for
 
-class Ulysses:
+class Ulysses(_group.Child):
     """One attention problem over the ranks of a group. Collective to build, to call and to close.
 
     group: xstage.Group, torch process group, the name of either, or None for torch's default group.
@@ -120,7 +120,7 @@ class Ulysses:
         self._lent: dict = {}
         self._last: list = []
         self.called = self._transformed = False
-        g._children.append(self)
+        self._join()
 
     # ---- what it is ------------------------------------------------------------------------------
 
@@ -386,14 +386,7 @@ class Ulysses:
             self._seen.clear()
             self._last = []
             self._plug._views.clear()
-            if self in self.group._children:
-                self.group._children.remove(self)
-
-    def __enter__(self) -> "Ulysses":
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.close()
+            self._leave()
 
     def __repr__(self) -> str:
         state = "closed" if not self._handle else f"rows {self.rows}, {self.heads} heads of {self.head_dim}"

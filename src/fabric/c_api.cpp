@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstring>
 
 #include "fabric/c_error.hpp"
 #include "xstage/fabric.hpp"
@@ -40,18 +39,6 @@ Streams streams_of(void* const* streams, std::size_t count) {
     if (count == 0) return {};
     existing(streams, "streams");
     return std::span<void* const>(streams, count);
-}
-
-/// Reads a struct of this or an earlier version: what an earlier one lacks is zero.
-template <class T>
-T sized(const T* given) {
-    const std::size_t size = existing(given, "options").struct_size;
-    if (size < sizeof(std::size_t) || size > sizeof(T))
-        throw Error(ErrorKind::kBadInput,
-                    "options have a struct_size that this version does not know");
-    T copy{};
-    std::memcpy(&copy, given, size);
-    return copy;
 }
 
 template <class Enum>

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+#include <cstring>
 #include <string>
 
 #include "xstage/error.hpp"
@@ -30,6 +32,19 @@ int guarded(F&& f) noexcept {
     } catch (...) {
         return static_cast<int>(ErrorKind::kEnvironment);
     }
+}
+
+/// The options of a caller of this version or an older one, whose struct is shorter: what it does
+/// not have is 0. Throws Error (kBadInput).
+template <class Options>
+Options sized(const Options* given) {
+    if (given == nullptr) throw Error(ErrorKind::kBadInput, "options must not be NULL");
+    if (given->struct_size < sizeof(std::size_t) || given->struct_size > sizeof *given)
+        throw Error(ErrorKind::kBadInput,
+                    "options have a struct_size that this version does not know");
+    Options copy{};
+    std::memcpy(&copy, given, given->struct_size);
+    return copy;
 }
 
 }  // namespace xstage::fabric

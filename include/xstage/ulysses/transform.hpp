@@ -243,6 +243,25 @@ XSTAGE_HD float rotated(RotaryMath math, bool first, float own, float partner, f
     return T::from(exact::add(a, exact::mul(turned, sin))).value();
 }
 
+/// Element `e` of a head at `x`, normalised and rotated as it is sent. `weights` and `table` are
+/// where the head begins in the norm's weights and the row in the rotation's tables.
+template <class T>
+XSTAGE_HD T sent_element(const Norm& norm, const Rotary& r, const T* x, float rstd,
+                         std::int64_t weights, std::int64_t table, int e) {
+    const auto value = [&](int i) {
+        return norm.kind == NormKind::kNone ? x[i].value()
+                                            : normalised<T>(norm, x[i].value(), rstd, weights + i);
+    };
+    const int dims = r.kind == RotaryKind::kNone ? 0 : r.dims;
+    if (e >= dims) return T::from(value(e));
+    const Pair pair = pair_of(r.kind, dims, e);
+    const float cos =
+        table_entry<T>(r, r.cos, table + std::int64_t{cos_index(r, pair, e)} * r.step);
+    const float sin =
+        table_entry<T>(r, r.sin, table + std::int64_t{sin_index(r, pair, e)} * r.step);
+    return T::from(rotated<T>(r.math, pair.first, value(e), value(pair.partner), cos, sin));
+}
+
 // The order of a sum of squares: groups of 8 elements one after the other, then lane l takes groups
 // l, l + lanes, ..., then lanes in pairs at distance 16, 8, 4, 2, 1, then the warps in turn.
 inline constexpr int kSumGroup = 8;

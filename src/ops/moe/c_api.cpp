@@ -1,7 +1,5 @@
 #include "xstage/xstage_moe.h"
 
-#include <cstring>
-
 #include "fabric/c_error.hpp"
 #include "xstage/moe.hpp"
 
@@ -21,15 +19,6 @@ namespace {
 
 [[noreturn]] void bad(const std::string& what) {
     throw Error(ErrorKind::kBadInput, what);
-}
-
-xstage_moe_options sized(const xstage_moe_options* given) {
-    if (given == nullptr) bad("options must not be NULL");
-    if (given->struct_size < sizeof(std::size_t) || given->struct_size > sizeof *given)
-        bad("options have a struct_size that this version does not know");
-    xstage_moe_options copy{};
-    std::memcpy(&copy, given, given->struct_size);
-    return copy;
 }
 
 moe::Problem problem_of(const xstage_moe_options& o, int ranks) {
@@ -68,7 +57,7 @@ moe::MegaMoe& existing(const xstage_moe* moe) {
 int xstage_moe_workspace_bytes(const xstage_moe_options* given, int ranks, std::uint64_t* bytes) {
     return guarded([&] {
         if (bytes == nullptr) bad("bytes must not be NULL");
-        const xstage_moe_options o = sized(given);
+        const xstage_moe_options o = fabric::sized(given);
         if (ranks < 1) bad("there is at least one rank");
         const moe::Problem problem = problem_of(o, ranks);
         *bytes = moe::workspace_bytes(problem, options_of(o, problem));
@@ -80,7 +69,7 @@ int xstage_moe_create(xstage_fabric* fabric, const xstage_moe_options* given,
     return guarded([&] {
         if (fabric == nullptr || weights == nullptr || moe == nullptr)
             bad("fabric, weights and moe must not be NULL");
-        const xstage_moe_options o = sized(given);
+        const xstage_moe_options o = fabric::sized(given);
         const moe::Problem problem = problem_of(o, fabric->fabric.world());
         std::vector<moe::Weights> all;
         for (std::size_t i = 0; i < count; ++i)

@@ -37,6 +37,23 @@ void fill_query(const Plan& plan, const View& from, const View& to, cudaStream_t
     }
 }
 
+/// A call whose last signals, what a receiver waits for, are left to receiver_part.
+std::function<void()> sender_part(UlyssesAttention* a, std::vector<GatheredInput> inputs,
+                                  fabric::Streams streams) {
+    return [a, inputs = std::move(inputs), streams] {
+        a->use_buffer(0);
+        a->set_deferred(true);
+        a->attend_and_scatter(inputs, streams);
+    };
+}
+
+std::function<void()> receiver_part(UlyssesAttention* a, fabric::Streams streams) {
+    return [a, streams] {
+        a->finish(streams);
+        a->set_deferred(false);
+    };
+}
+
 }  // namespace
 
 RankBench::RankBench(const BenchOptions& options, int rank, const std::string& name)
@@ -143,20 +160,9 @@ void RankBench::add_stitched(Layout layout, const Problem& problem, bool own_q,
     *recording = true;
     a->attend_and_scatter(inputs, streams);
     *recording = false;
-    add(
-        name,
-        [a, inputs, streams] {
-            a->use_buffer(0);
-            a->set_deferred(true);
-            a->attend_and_scatter(inputs, streams);
-        },
-        [a, streams] {
-            a->finish(streams);
-            a->set_deferred(false);
-        },
-        [this, a](int local) {
-            return a->out_memory(0, group_->local_ranks()[static_cast<std::size_t>(local)]);
-        });
+    add(name, sender_part(a, inputs, streams), receiver_part(a, streams), [this, a](int local) {
+        return a->out_memory(0, group_->local_ranks()[static_cast<std::size_t>(local)]);
+    });
     if (layout == Layout::kPages || layout == Layout::kPeers || layout == Layout::kBatched)
         add(std::string("kernels ") + name_of(layout), [this, calls] {
             for (const AttentionCall& call : *calls) plug_.run(call);
@@ -172,17 +178,7 @@ void RankBench::add_signals(const Problem& problem) {
     for (std::size_t i = 0; i < inputs.size(); ++i)
         inputs[i].q = a->query_memory(group_->local_ranks()[i]);
     const fabric::Streams streams(stream_);
-    add(
-        "signals alone",
-        [a, inputs, streams] {
-            a->use_buffer(0);
-            a->set_deferred(true);
-            a->attend_and_scatter(inputs, streams);
-        },
-        [a, streams] {
-            a->finish(streams);
-            a->set_deferred(false);
-        });
+    add("signals alone", sender_part(a, inputs, streams), receiver_part(a, streams));
 }
 
 std::vector<std::uint16_t> RankBench::rows_of(const Variant& v, int local, std::int64_t rows,

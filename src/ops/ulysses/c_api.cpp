@@ -1,7 +1,5 @@
 #include "xstage/xstage_ulysses.h"
 
-#include <cstring>
-
 #include "fabric/c_error.hpp"
 #include "xstage/ulysses.hpp"
 #include "xstage/ulysses/cudnn.hpp"
@@ -92,15 +90,6 @@ ulysses::Plug plug_of(const xstage_ulysses_options& o) {
     }
 }
 
-xstage_ulysses_options sized(const xstage_ulysses_options* given) {
-    if (given == nullptr) bad("options must not be NULL");
-    if (given->struct_size < sizeof(std::size_t) || given->struct_size > sizeof *given)
-        bad("options have a struct_size that this version does not know");
-    xstage_ulysses_options copy{};
-    std::memcpy(&copy, given, given->struct_size);
-    return copy;
-}
-
 ulysses::Problem problem_of(const xstage_ulysses_options& o, std::size_t world) {
     if (o.rows_q == nullptr) bad("rows_q must not be NULL");
     ulysses::Problem p;
@@ -184,7 +173,7 @@ int xstage_ulysses_create(xstage_fabric* fabric, const xstage_ulysses_options* g
                           xstage_ulysses** attention) {
     return guarded([&] {
         if (fabric == nullptr || attention == nullptr) bad("fabric and attention must not be NULL");
-        const xstage_ulysses_options o = sized(given);
+        const xstage_ulysses_options o = fabric::sized(given);
         const auto world = static_cast<std::size_t>(fabric->fabric.world());
         auto made = std::make_unique<xstage_ulysses>();
         made->attention = std::make_unique<ulysses::UlyssesAttention>(

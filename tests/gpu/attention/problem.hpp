@@ -229,4 +229,32 @@ inline double tolerance(AttentionType type) {
     return 2 * std::ldexp(1.0, type == AttentionType::kBf16 ? -9 : -12);
 }
 
+/// What an instance's name says about it.
+inline Shape shape_of_instance(const std::string& name) {
+    Shape s;
+    s.instance = name;
+    s.type = name.starts_with("bf16") ? AttentionType::kBf16 : AttentionType::kFp16;
+    s.head_dim = name.find("_d64_") != std::string::npos ? 64 : 128;
+    s.causal = name.find("causal") != std::string::npos;
+    return s;
+}
+
+/// Result and LSE against the float64 reference, with the shape's mask if it has one.
+inline void expect_agrees(const Shape& shape) {
+    const Problem problem(shape);
+    problem.run(problem.arguments());
+    const Problem::Reference want = problem.reference();
+    EXPECT_LT(relative_error(problem.out(), want.out), tolerance(shape.type));
+    const std::vector<float> lse = problem.lse();
+    for (std::size_t i = 0; i < lse.size(); ++i) {
+        if (std::isinf(want.lse[i])) {
+            ASSERT_EQ(lse[i], -std::numeric_limits<float>::infinity()) << "row " << i;
+        } else {
+            // Scores are sums of float products: a few float roundings of their size.
+            ASSERT_NEAR(lse[i], want.lse[i], 1e-5 + 2e-6 * std::abs(want.lse[i])) << "row " << i;
+        }
+    }
+    EXPECT_TRUE(problem.guards_intact());
+}
+
 }  // namespace xstage::test

@@ -39,32 +39,13 @@ BlockMask banded_mask(std::int64_t heads, std::int64_t rows, std::int64_t width)
     return mask;
 }
 
-void expect_masked_agrees(const Shape& shape) {
-    const Problem problem(shape);
-    problem.run(problem.arguments());
-    const Problem::Reference want = problem.reference();
-    EXPECT_LT(relative_error(problem.out(), want.out), tolerance(shape.type));
-    const std::vector<float> lse = problem.lse();
-    for (std::size_t i = 0; i < lse.size(); ++i) {
-        if (std::isinf(want.lse[i])) {
-            ASSERT_EQ(lse[i], -std::numeric_limits<float>::infinity()) << "row " << i;
-        } else {
-            ASSERT_NEAR(lse[i], want.lse[i], 1e-5 + 2e-6 * std::abs(want.lse[i])) << "row " << i;
-        }
-    }
-    EXPECT_TRUE(problem.guards_intact());
-}
-
 class BlockSparse : public testing::TestWithParam<std::string> {
   protected:
     void SetUp() override {
         if (!have_hopper()) GTEST_SKIP() << "no GPU of compute capability 9.0";
     }
     static Shape shape(std::int64_t heads, std::int64_t rows) {
-        Shape s;
-        s.instance = GetParam();
-        s.type = GetParam().starts_with("bf16") ? AttentionType::kBf16 : AttentionType::kFp16;
-        s.head_dim = GetParam().find("_d64_") != std::string::npos ? 64 : 128;
+        Shape s = shape_of_instance(GetParam());
         s.heads = s.kv_heads = heads;
         s.q_rows = s.kv_rows = rows;
         return s;
@@ -78,7 +59,7 @@ TEST_P(BlockSparse, AgreesAtEveryTailLength) {
             Shape s = shape(2, rows);
             const BlockMask mask = random_mask(1, 2, rows, rows, density);
             s.mask = &mask;
-            expect_masked_agrees(s);
+            expect_agrees(s);
         }
     }
 }
@@ -90,7 +71,7 @@ TEST_P(BlockSparse, AgreesForBandsDiagonalsAndLongSequences) {
             Shape s = shape(1, rows);
             const BlockMask mask = banded_mask(1, rows, width);
             s.mask = &mask;
-            expect_masked_agrees(s);
+            expect_agrees(s);
         }
     }
 }
@@ -119,7 +100,7 @@ TEST_P(BlockSparse, EmptyRowsGiveZeroAndMinusInfinity) {
     BlockMask mask(1, 2, 1200, 1200);
     for (const std::int64_t v : {0, 4, 9}) mask.set(0, 0, 4, v);  // all other rows are empty
     s.mask = &mask;
-    expect_masked_agrees(s);
+    expect_agrees(s);
     const BlockMask nothing(1, 1, 1200, 1200);
     s.mask = &nothing;
     const Problem problem(s);
@@ -137,7 +118,7 @@ TEST_P(BlockSparse, MasksOfBatchesKeyHeadsAndHeadsAreTheirOwn) {
             s.kv_rows = 1300;
             const BlockMask mask = random_mask(mask_batches, mask_heads, 900, 1300, 0.4);
             s.mask = &mask;
-            expect_masked_agrees(s);
+            expect_agrees(s);
         }
     }
 }

@@ -2,24 +2,16 @@
 
 #include <gtest/gtest.h>
 
-#include "gpu_device.hpp"
+#include "bit_identical.hpp"
 #include "xstage/error.hpp"
 
 namespace xstage::ulysses {
 namespace {
 
 using suite::Case;
+using suite::expect_bit_identical;
 using suite::GpuDevice;
 using suite::Whole;
-
-fabric::FabricOptions local_options(int world) {
-    fabric::FabricOptions o;
-    o.backend = fabric::Backend::kLocal;
-    o.world = world;
-    o.devices.assign(static_cast<std::size_t>(world), 0);
-    o.wait_timeout = std::chrono::seconds(10);
-    return o;
-}
 
 Options naive(Layout layout) {
     Options o;
@@ -37,44 +29,7 @@ class GpuUlysses : public ::testing::TestWithParam<int> {
     int world() const { return GetParam(); }
 
     Problem problem(std::int64_t rows, int heads, int dim) const {
-        Problem p;
-        p.heads_q = heads;
-        p.head_dim = dim;
-        p.rows_q = split_rows(rows, world());
-        p.with_lse = true;
-        return p;
-    }
-
-    void expect_bit_identical(const Problem& p, const Options& options) {
-        Case c(p, 3);
-        GpuDevice device;
-        const Whole w = suite::whole_on_gpu(device, c);
-        fabric::Fabric group(local_options(world()));
-        {
-            UlyssesAttention attention(group, p, options);
-            std::vector<ShardedInput> inputs;
-            for (int r = 0; r < world(); ++r) inputs.push_back(suite::shard(device, c, r, true));
-            for (int call = 0; call < 3; ++call) {
-                const auto results = attention.attend(inputs, device.streams());
-                for (int r = 0; r < world(); ++r)
-                    ASSERT_EQ(suite::compare(device, c, w, results[static_cast<std::size_t>(r)], r),
-                              "");
-            }
-            group.synchronize(device.streams());
-        }
-        Options scatter = options;
-        scatter.attend = false;
-        UlyssesAttention half(group, p, scatter);
-        std::vector<GatheredInput> inputs;
-        for (int r = 0; r < world(); ++r)
-            inputs.push_back(suite::gather(device, c, half.plan().heads, r));
-        for (int call = 0; call < 3; ++call) {
-            const auto results = half.attend_and_scatter(inputs, device.streams());
-            for (int r = 0; r < world(); ++r)
-                ASSERT_EQ(suite::compare(device, c, w, results[static_cast<std::size_t>(r)], r),
-                          "");
-        }
-        group.synchronize(device.streams());
+        return suite::problem_of(world(), rows, heads, dim);
     }
 };
 
@@ -133,7 +88,7 @@ TEST(GpuUlyssesSize, ResultPastTwoGibiElements) {
     p.rows_kv = {1};
     Case small(Problem{1, 56, 0, 128, {1}, {1}}, 4);
     GpuDevice device;
-    fabric::Fabric group(local_options(1));
+    fabric::Fabric group(suite::local_options(1));
     Options o = naive(Layout::kBatched);
     o.buffers = 1;
     o.attend = false;
@@ -165,7 +120,7 @@ TEST(UlyssesOrdering, ResultsAreWholeUnderConcurrentCopies) {
     const std::size_t row = 8 * 128 * 2;
     const auto* expected =
         static_cast<const std::byte*>(device.upload(0, w.out.bytes.data(), w.out.bytes.size()));
-    fabric::Fabric group(local_options(2));
+    fabric::Fabric group(suite::local_options(2));
     UlyssesAttention attention(group, p, naive(Layout::kBatched));
     const std::vector<ShardedInput> inputs = {suite::shard(device, c, 0),
                                               suite::shard(device, c, 1)};

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "gpu_device.hpp"
+#include "bit_identical.hpp"
 #include "xstage/ulysses/xstage_plug.hpp"
 
 namespace xstage::ulysses {
@@ -11,16 +11,6 @@ namespace {
 
 using suite::Case;
 using suite::GpuDevice;
-using suite::Whole;
-
-fabric::FabricOptions local_options(int world) {
-    fabric::FabricOptions o;
-    o.backend = fabric::Backend::kLocal;
-    o.world = world;
-    o.devices.assign(static_cast<std::size_t>(world), 0);
-    o.wait_timeout = std::chrono::seconds(10);
-    return o;
-}
 
 class OwnAttention : public ::testing::TestWithParam<std::tuple<int, Layout>> {
   protected:
@@ -30,52 +20,14 @@ class OwnAttention : public ::testing::TestWithParam<std::tuple<int, Layout>> {
     int world() const { return std::get<0>(GetParam()); }
 
     Problem problem(std::int64_t rows, int heads, int dim) const {
-        Problem p;
-        p.heads_q = heads;
-        p.head_dim = dim;
-        p.rows_q = split_rows(rows, world());
-        p.with_lse = true;
-        return p;
+        return suite::problem_of(world(), rows, heads, dim);
     }
-
     void expect_bit_identical(const Problem& p, const char* instance) {
-        Case c(p, 3);
-        GpuDevice device;
         Options options;
         options.plug = xstage_plug(instance);
         options.plan.layout = std::get<1>(GetParam());
         options.plan.max_memory_ratio = 1e9;
-        const Whole w = suite::whole_on_gpu(device, c, options.plug.run);
-        fabric::Fabric group(local_options(world()));
-        {
-            UlyssesAttention attention(group, p, options);
-            std::vector<ShardedInput> inputs;
-            for (int r = 0; r < world(); ++r) inputs.push_back(suite::shard(device, c, r, true));
-            // Pad rows of an axis stay NaN and must not show.
-            for (int r = 0; r < world(); ++r)
-                device.spoil(attention.query_memory(r).data,
-                             static_cast<std::size_t>(
-                                 p.batch * attention.plan().q_rows *
-                                 attention.plan().heads.q[static_cast<std::size_t>(r)].count() *
-                                 p.head_dim) *
-                                 2);
-            for (int call = 0; call < 3; ++call) {
-                const auto results = attention.attend(inputs, device.streams());
-                for (int r = 0; r < world(); ++r)
-                    ASSERT_EQ(suite::compare(device, c, w, results[static_cast<std::size_t>(r)], r),
-                              "");
-            }
-            group.synchronize(device.streams());
-        }
-        options.attend = false;
-        UlyssesAttention half(group, p, options);
-        std::vector<GatheredInput> inputs;
-        for (int r = 0; r < world(); ++r)
-            inputs.push_back(suite::gather(device, c, half.plan().heads, r));
-        const auto results = half.attend_and_scatter(inputs, device.streams());
-        for (int r = 0; r < world(); ++r)
-            ASSERT_EQ(suite::compare(device, c, w, results[static_cast<std::size_t>(r)], r), "");
-        group.synchronize(device.streams());
+        suite::expect_bit_identical(p, options, true);
     }
 };
 
@@ -130,7 +82,7 @@ TEST(OwnAttentionBound, WithinTheDtypesBoundOfFloat64) {
     Case c(p, 3);
     const std::vector<double> exact = suite::whole_f64(c);
     GpuDevice device;
-    fabric::Fabric group(local_options(2));
+    fabric::Fabric group(suite::local_options(2));
     Options options;
     options.plug = xstage_plug();
     UlyssesAttention attention(group, p, options);
