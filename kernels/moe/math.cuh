@@ -1,5 +1,7 @@
 #pragma once
 
+#include <type_traits>
+
 #include "config.hpp"
 #include "epilogue.cuh"
 #include "feeder.cuh"
@@ -8,7 +10,9 @@
 
 namespace xstage::moe::kernels {
 
-/// 64 rows of every tile, 128 sums a thread.
+/// A wide tile's groups take 64 rows each and all columns, 128 sums a thread. A narrow tile has no
+/// rows for the second group: both take all of them, and 64 columns of each half, which the feeder
+/// laid side by side.
 template <class C>
 struct MathGroup {
     const Rank& me;
@@ -18,14 +22,15 @@ struct MathGroup {
     Place<kStages> stage;
 
     __device__ __forceinline__ static int lane() { return device::lane_id_again(); }
+    template <bool kNarrow>
     __device__ __forceinline__ std::uint64_t a_descriptor() const {
-        return device::matrix_descriptor(shared.a[stage.slot][group], 0);
+        return device::matrix_descriptor(shared.a[stage.slot()][kNarrow ? 0 : group], 0);
     }
     __device__ __forceinline__ std::uint64_t b_descriptor(int half) const {
-        return device::matrix_descriptor(shared.b[stage.slot][half], 0);
+        return device::matrix_descriptor(shared.b[stage.slot()][half], 0);
     }
     __device__ __forceinline__ void await_stage() const {
-        device::mbarrier_wait(&shared.full[stage.slot], stage.parity);
+        device::mbarrier_wait(&shared.full[stage.slot()], stage.parity());
     }
     /// Each warp for itself: one that lags must neither find its operands overwritten nor miss a
     /// whole round of the barrier.
@@ -33,46 +38,45 @@ struct MathGroup {
         if (lane() == 0) device::mbarrier_arrive(&shared.empty[slot]);
     }
 
-    /// None of the group's rows holds a token: the stages pass by.
-    __device__ __forceinline__ void skip(int stages) {
-        for (int k = 0; k < stages; ++k, stage.advance()) {
-            await_stage();
-            release(stage.slot);
-        }
-    }
-
     /// One product behind the other; a stage is let go when the next stage's product has started.
-    __device__ __forceinline__ void multiply(float (&sums)[128], int stages) {
+    template <int kSums>
+    __device__ __forceinline__ void multiply(float (&sums)[kSums], int stages) {
+        constexpr bool kNarrow = kSums == kNarrowSums;
+        using Product = std::conditional_t<kNarrow, NarrowBf16, WideBf16>;
         int previous = 0;
         for (int k = 0; k < stages; ++k, stage.advance()) {
             await_stage();
-            start_product<WideBf16>(sums, a_descriptor(), b_descriptor(0), k > 0);
+            start_product<Product>(sums, a_descriptor<kNarrow>(), b_descriptor(kNarrow ? group : 0),
+                                   k > 0);
             if (k > 0) {
                 wait_products<1>();
                 release(previous);
             }
-            previous = stage.slot;
+            previous = stage.slot();
         }
         wait_products<0>();
         fence_registers(sums);
         release(previous);
     }
 
-    template <int kHalf>
-    __device__ __forceinline__ static void add_scaled(float (&sums)[128], const float (&part)[64],
+    /// kCount of the products, from kFrom on, to the sums from kTo on.
+    template <int kTo, int kFrom, int kCount, int kSums>
+    __device__ __forceinline__ static void add_scaled(float (&sums)[kSums], const float (&part)[64],
                                                       const float (&scale)[2]) {
 #pragma unroll
-        for (int i = 0; i < 64; ++i)
-            sums[64 * kHalf + i] = fmaf(part[i], scale[i / 2 % 2], sums[64 * kHalf + i]);
+        for (int i = 0; i < kCount; ++i)
+            sums[kTo + i] = fmaf(part[kFrom + i], scale[i / 2 % 2], sums[kTo + i]);
     }
 
     /// Sums of 128 products each are scaled and added in fp32: the tensor cores keep too few bits
     /// for longer ones. While one group scales, the other's products run.
-    __device__ __forceinline__ void multiply_scaled(float (&sums)[128], int stages,
+    template <int kSums>
+    __device__ __forceinline__ void multiply_scaled(float (&sums)[kSums], int stages,
                                                     const float* scales, int other) {
+        constexpr bool kNarrow = kSums == kNarrowSums;
 #pragma unroll
-        for (int i = 0; i < 128; ++i) sums[i] = 0;
-        const int row = group * kGroupRows + warp * 16 + lane() / 4;
+        for (int i = 0; i < kSums; ++i) sums[i] = 0;
+        const int row = (kNarrow ? 0 : group * kGroupRows) + warp * 16 + lane() / 4;
         float next0 = __ldg(scales);
         float next1 = __ldg(scales + other);
         for (int k = 0; k < stages; ++k, stage.advance()) {
@@ -82,27 +86,35 @@ struct MathGroup {
                 next0 = __ldg(++scales);
                 next1 = __ldg(scales + other);
             }
-            float part[64];
             await_stage();
-            const float rows[2] = {shared.scale[stage.slot][row],
-                                   shared.scale[stage.slot][row + 8]};
-            start_product<HalfFp8>(part, a_descriptor(), b_descriptor(0), false);
-            wait_products<0>();
-            fence_registers(part);
+            const float rows[2] = {shared.scale[stage.slot()][row],
+                                   shared.scale[stage.slot()][row + 8]};
+            const std::uint64_t a = a_descriptor<kNarrow>();
             const float first[2] = {rows[0] * weight0, rows[1] * weight0};
-            add_scaled<0>(sums, part, first);
-            start_product<HalfFp8>(part, a_descriptor(), b_descriptor(1), false);
+            const float second[2] = {rows[0] * weight1, rows[1] * weight1};
+            float part[64];  // there are no registers for more
+            start_product<HalfFp8>(part, a, b_descriptor(kNarrow ? group : 0), false);
             wait_products<0>();
             fence_registers(part);
-            release(stage.slot);
-            const float second[2] = {rows[0] * weight1, rows[1] * weight1};
-            add_scaled<1>(sums, part, second);
+            if constexpr (kNarrow) {
+                release(stage.slot());
+                add_scaled<0, 0, 32>(sums, part, first);
+                add_scaled<32, 32, 32>(sums, part, second);
+            } else {
+                add_scaled<0, 0, 64>(sums, part, first);
+                start_product<HalfFp8>(part, a, b_descriptor(1), false);
+                wait_products<0>();
+                fence_registers(part);
+                release(stage.slot());
+                add_scaled<64, 0, 64>(sums, part, second);
+            }
         }
     }
 
     /// Sums of one tile; the task is read again afterwards, so that nothing of it stays in
     /// registers.
-    __device__ __forceinline__ void sum_up(float (&sums)[128], const Task& task) {
+    template <int kSums>
+    __device__ __forceinline__ void sum_up(float (&sums)[kSums], const Task& task) {
         const KernelParams& p = me.p;
         const bool first = task.kind == 1;
         const int width = first ? p.hidden : p.intermediate;
@@ -119,25 +131,30 @@ struct MathGroup {
         }
     }
 
+    template <int kSums>
+    __device__ __forceinline__ void compute(const Task& task) {
+        float sums[kSums];
+        sum_up(sums, task);
+        const Epilogue<C, kSums> epilogue{me, shared, group, warp};
+        if (task.kind == 1) {
+            epilogue.store_first(sums, task);
+        } else {
+            epilogue.store_second(sums, task);
+        }
+    }
+
     __device__ __forceinline__ void run() {
         for (Place<kTaskSlots> place;; place.advance()) {
-            device::mbarrier_wait(&shared.task_full[place.slot], place.parity);
-            const Task& task = shared.task[place.slot];
+            device::mbarrier_wait(&shared.task_full[place.slot()], place.parity());
+            const Task& task = shared.task[place.slot()];
             if (task.kind == 0) return;
-            if (group * kGroupRows >= task.rows) {
-                skip((task.kind == 1 ? me.p.hidden : me.p.intermediate) / C::kDepth);
+            if (task.narrow()) {
+                compute<kNarrowSums>(task);
             } else {
-                float sums[128];
-                sum_up(sums, task);
-                const Epilogue<C> epilogue{me, shared, group, warp};
-                if (task.kind == 1) {
-                    epilogue.store_first(sums, task);
-                } else {
-                    epilogue.store_second(sums, task);
-                }
+                compute<kWideSums>(task);
             }
             __syncwarp();
-            if (lane() == 0) device::mbarrier_arrive(&shared.task_empty[place.slot]);
+            if (lane() == 0) device::mbarrier_arrive(&shared.task_empty[place.slot()]);
         }
     }
 };

@@ -61,6 +61,22 @@ TEST(MoePlan, WorkspaceIsTheSumOfItsParts) {
     EXPECT_EQ(workspace_bytes(small()), static_cast<std::size_t>(at.bytes));
 }
 
+TEST(MoePlan, ASharedExpertNeedsASlotAndItsRows) {
+    Problem p = small();
+    p.shared = true;
+    EXPECT_EQ(p.held_experts(), 5);
+    EXPECT_EQ(p.slots(), 3);
+    // 256 routed rows and 64 of its own over 5 experts: (320 + 5 * 127) / 128 = 7 blocks.
+    const Layout at = make_layout(p);
+    EXPECT_EQ(at.max_blocks, 7);
+    EXPECT_EQ(at.pool_x - at.combine, 64 * 3 * 512 * 2);
+    p.top_k = 32;  // with the shared expert 33 slots
+    EXPECT_THROW(make_layout(p), Error);
+    p.top_k = 31;
+    p.experts = kMaxExperts;
+    EXPECT_THROW(make_layout(p), Error);
+}
+
 TEST(MoePlan, HalfTheElementSizeNeedsScales) {
     Problem p = small();
     p.type = Type::kFp8;
@@ -115,6 +131,7 @@ RC_GTEST_PROP(MoePlan, RegionsDoNotOverlap, ()) {
     p.experts = p.ranks * *rc::gen::inRange(1, 64);
     p.top_k = *rc::gen::inRange(1, 33);
     p.type = *rc::gen::element(Type::kBf16, Type::kFp8);
+    p.shared = p.top_k < 32 && *rc::gen::arbitrary<bool>();
     const Layout at = make_layout(p);
     const std::int64_t regions[] = {
         at.x,         at.x_scale,   at.experts,      at.weights, at.sorted,     at.arrived,
@@ -135,6 +152,7 @@ RC_GTEST_PROP(MoePlan, RegionsDoNotOverlap, ()) {
         blocks += (rows + 127) / 128;
         left -= rows;
     }
+    if (p.shared) blocks += (p.max_tokens + 127) / 128;
     RC_ASSERT(blocks <= at.max_blocks);
 }
 
