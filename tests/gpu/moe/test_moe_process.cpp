@@ -109,7 +109,8 @@ TEST_P(MegaMoeProcesses, APeerThatNeverComesLeavesABrokenGroup) {
         GpuLayer layer(c, {}, options_of(name, rank, 2, 2));
         if (rank == 0) {
             layer.launch();
-            for (const double y : layer.read()[0]) SUITE_REQUIRE(std::isnan(y));
+            const auto y = layer.read();
+            for (const double v : y[0]) SUITE_REQUIRE(std::isnan(v));
             SUITE_REQUIRE(layer.group().failure().has_value());
             SUITE_REQUIRE(layer.group().failure()->ranks == 1U << 1);
             bool refused = false;

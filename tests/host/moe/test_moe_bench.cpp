@@ -47,7 +47,7 @@ TEST(MoeRouting, TokensHaveDistinctExpertsThatExist) {
                 seen.insert(routes[s]);
             }
             ASSERT_EQ(seen.size(), static_cast<std::size_t>(routed)) << name_of(routing);
-            if (routing != Routing::kMasked) ASSERT_EQ(routed, 8) << name_of(routing);
+            ASSERT_TRUE(routed == 8 || routing == Routing::kMasked) << name_of(routing);
         }
         EXPECT_EQ(routes, routes_of(p, 500, 1, routing, 3));
         EXPECT_NE(routes, routes_of(p, 500, 0, routing, 3));
