@@ -204,6 +204,8 @@ def gains(documents, key):
         for slice_ in (2, 8):
             found = [(r[key], r["shape"], r["tokens"]) for r in document
                      if r["slice"] == slice_ and r.get("type", kind) == kind]
+            if not found:
+                continue
             mean = math.exp(sum(math.log(gain) for gain, *_ in found) / len(found))
             ends = [f"{gain:.2f} ({shape}, {tokens} tokens)" for gain, shape, tokens in (min(found), max(found))]
             rows.append((kind, f"1/{slice_} of the experts", len(found), f"{mean:.3f}", *ends))
@@ -217,8 +219,29 @@ def moe_orders():
 
 
 def moe_predicted():
-    documents = [(kind, load(f"bench/predictions/{name}.json")["rows"]) for kind, name in (("fp8", "moe"), ("bf16", "moe_bf16"))]
-    return table(("type", "on each GPU", "n", "geometric mean", "least", "most"), gains(documents, "gain"))
+    rows = []
+    for kind, label, name in (("fp8", "half", "moe"), ("bf16", "half", "moe_bf16"), ("fp8", "7/8", "moe_away"),
+                              ("fp8", "half; hot", "moe_hot")):
+        for type_, *rest in gains([(kind, load(f"bench/predictions/{name}.json")["rows"])], "gain"):
+            rows.append((type_, label, *rest))
+    return table(("type", "routes away", "on each GPU", "n", "geometric mean", "least", "most"), rows)
+
+
+def moe_spans():
+    def cell(spans):
+        slowest = max(spans, key=lambda s: s["median_ns"])
+        return f"{slowest['median_ns']:,.0f} / {slowest['p90_ns']:,.0f}", f"{max(s['first_to_last_us'] for s in spans):,.0f}"
+
+    by = {}
+    for r in load("bench/results/h200/moe_spans.json")["rows"]:
+        for order, values in r["orders"].items():
+            by[r["shape"], order, r["routing"]] = cell(values["store_spans"]), values["us"]
+    rows = []
+    for shape, order in dict.fromkeys((shape, order) for shape, order, _ in by):
+        (home, window), us = by[shape, order, "home"]
+        spread = [by[shape, order, routing][0][0] for routing in ("balanced", "away")]
+        rows.append((shape, f"`{order}`", f"{us:,.0f}", home, *spread, window))
+    return table(("shape", "order", "call, us", "home: median / p90, ns", "balanced", "away", "first to last, us"), rows)
 
 
 def sparse():
@@ -274,7 +297,7 @@ def bench_sim():
 
 
 TABLES = {f.__name__: f for f in (parameters, held_out, held_out_by_sms, rates, litmus, fabric, attention, sparse, bench_model, model_recordings, bench_sim,
-                              ulysses_p2, ulysses_p4, ulysses_own, ulysses_kernels, ulysses_exchange, moe, moe_orders, moe_predicted, python_overhead)}
+                              ulysses_p2, ulysses_p4, ulysses_own, ulysses_kernels, ulysses_exchange, moe, moe_orders, moe_predicted, moe_spans, python_overhead)}
 
 
 def main():

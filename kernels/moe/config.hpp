@@ -13,8 +13,6 @@ inline constexpr int kHalfColumns = 128;  ///< gate or up in Linear-1; one weigh
 inline constexpr int kStageBytes = 128;   ///< of every row in one stage: the widest swizzle
 inline constexpr int kStages = 4;
 inline constexpr int kTaskSlots = 4;
-inline constexpr int kWideSums = 128;   ///< of a math thread: 64 rows of 256 columns
-inline constexpr int kNarrowSums = 64;  ///< and of 64 + 64 columns
 inline constexpr int kMathThreads = 128 * kMathGroups;
 inline constexpr int kThreads = kMathThreads + 128;  ///< the first 128 feed the others
 // 168 registers a thread at launch are shared out anew. A math thread holds 128 sums, and with
@@ -34,7 +32,6 @@ inline constexpr int kHalfBytes = kHalfColumns * kStageBytes;
 /// Named barriers; 0 is __syncthreads.
 inline constexpr int kBarrierGroup = 1;  ///< + math group
 inline constexpr int kBarrierMeet = 3;
-inline constexpr int kBarrierBoth = 4;  ///< all math threads
 
 template <Type kType_, bool kStamped_>
 struct Config {
@@ -53,8 +50,8 @@ struct Task {
     std::int32_t expert;  ///< held
     std::int32_t rows;    ///< of the block that hold a token
 
-    /// All its rows are one group's: the groups share the columns out instead.
-    __host__ __device__ bool narrow() const { return rows <= kGroupRows; }
+    /// Math groups that have rows.
+    __host__ __device__ int groups() const { return rows > kGroupRows ? 2 : 1; }
 };
 
 /// What a stamping warp has no registers for.
@@ -69,8 +66,7 @@ struct alignas(1024) SharedStorage {
     unsigned char b[kStages][2][kHalfBytes];
     unsigned char staged[kMathGroups * 4][16 * kStagedPitch];
     float scale[kStages][kTileRows];
-    float most[kMathGroups][kGroupRows];  ///< of a narrow tile's rows, by either group's columns
-    BurstMark burst[kMathGroups * 4];     ///< each warp's
+    BurstMark burst[kMathGroups * 4];  ///< each warp's
     std::uint64_t full[kStages], empty[kStages];
     std::uint64_t task_full[kTaskSlots], task_empty[kTaskSlots];
     Task task[kTaskSlots];

@@ -127,9 +127,11 @@ struct Dispatch {
         if (block >= p.at.ring_blocks) {
             // The slot's last rows must be through Linear-2.
             const std::int32_t before = block - p.at.ring_blocks;
+            const int owner = expert_of(row_begin, p.held_experts, before);
+            const int groups = rows_of_block(me, owner, before) > kGroupRows ? 2 : 1;
             if (lane() == 0)
                 await_count(me, me.at<std::uint32_t>(p.at.second_done) + before,
-                            static_cast<std::uint32_t>(kMathGroups * (p.hidden / kTileColumns)));
+                            static_cast<std::uint32_t>(groups * (p.hidden / kTileColumns)));
             __syncwarp();
         }
         std::uint32_t packed = 0;

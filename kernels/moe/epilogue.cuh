@@ -40,22 +40,18 @@ __device__ __forceinline__ std::uint32_t scale_exponent(float most) {
     return exponent > 8 + 1 ? min(exponent - 8, 253U) : 1U;
 }
 
-/// kSums tells wide tiles from narrow ones (math.cuh): half of a thread's sums are of the columns
-/// of the tile's first half.
-template <class C, int kSums>
+template <class C>
 struct Epilogue {
     const Rank& me;
     SharedStorage& shared;
     int group, warp;  ///< warp within the group
 
-    static constexpr bool kNarrow = kSums == kNarrowSums;
-    static constexpr int kHalf = kSums / 2;
-    static constexpr int kPiece = 32;  ///< sums of 64 columns
+    static constexpr int kSums = 128;
+    static constexpr int kHalf = kSums / 2;  ///< of the columns of either half of the tile
+    static constexpr int kPiece = 32;        ///< of kPieceColumns columns
 
     __device__ __forceinline__ static int lane() { return device::lane_id_again(); }
-    __device__ __forceinline__ int first_row() const {
-        return (kNarrow ? 0 : group * kGroupRows) + warp * 16;
-    }
+    __device__ __forceinline__ int first_row() const { return group * kGroupRows + warp * 16; }
     /// In 32 bits, which pools keep to: a first row of 64 would stay in two registers.
     __device__ __forceinline__ int first_pool_row(const Task& task) const {
         return task.slot * kTileRows + first_row();
@@ -87,11 +83,10 @@ struct Epilogue {
                 most[r] = fmaxf(most[r], __shfl_xor_sync(0xffffffffU, most[r], 1));
                 most[r] = fmaxf(most[r], __shfl_xor_sync(0xffffffffU, most[r], 2));
             }
-            if constexpr (kNarrow) share_most(most);
 #pragma unroll
             for (int r = 0; r < 2; ++r) {
                 const std::uint32_t exponent = scale_exponent(most[r]);
-                if (lane % 4 == 0 && !(kNarrow && group != 0))
+                if (lane % 4 == 0)
                     scales[first_row() + lane / 4 + 8 * r] = __uint_as_float(exponent << 23);
                 const float inverse = __uint_as_float((254 - exponent) << 23);
                 unsigned char* at = staged + (lane / 4 + 8 * r) * kStagedPitch + lane % 4 * 2;
@@ -154,14 +149,12 @@ struct Epilogue {
                 device::fence_proxy_async_shared();
                 __syncwarp();
             }
-            const int column =
-                kNarrow ? piece * kHalfColumns + group * kPieceColumns : piece * kPieceColumns;
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 if (to[i] == nullptr) continue;
                 const unsigned char* from =
                     staged + (4 * i + lane / 8) * kStagedPitch + lane % 8 * 16;
-                std::byte* const at = to[i] + column * 2;
+                std::byte* const at = to[i] + piece * kPieceColumns * 2;
                 if (!bulk) {
                     device::st_weak_v4(at, device::ld_shared_v4(from));
                 } else if (lane % 8 == 0) {
@@ -178,19 +171,6 @@ struct Epilogue {
   private:
     __device__ __forceinline__ float activation(float gate, float up, float weight) const {
         return swiglu(gate, up, me.p.clamp) * weight;
-    }
-
-    /// The largest of each row over both groups' columns, which are under one scale.
-    __device__ __forceinline__ void share_most(float (&most)[2]) const {
-        const int row = first_row() + lane() / 4;
-        if (lane() % 4 == 0) {
-            shared.most[group][row] = most[0];
-            shared.most[group][row + 8] = most[1];
-        }
-        device::bar_sync(kBarrierBoth, kMathThreads);
-        most[0] = fmaxf(most[0], shared.most[1 - group][row]);
-        most[1] = fmaxf(most[1], shared.most[1 - group][row + 8]);
-        device::bar_sync(kBarrierBoth, kMathThreads);  // the next narrow tile writes there again
     }
 
     __device__ __forceinline__ BurstMark& burst() const {
@@ -215,8 +195,7 @@ struct Epilogue {
             static_cast<std::uint32_t>(me.cta() * kStoringWarps + group * 4 + warp),
             burst().before++);
         stamper.end({burst().cycles, burst().ns},
-                    static_cast<std::uint32_t>(rows * (kSums / kPiece) * kPieceColumns * 2),
-                    burst().away);
+                    static_cast<std::uint32_t>(rows * kTileColumns * 2), burst().away);
     }
 
     /// 64 columns of the warp's 16 rows.
@@ -247,7 +226,7 @@ struct Epilogue {
         const KernelParams& p = me.p;
         const int lane = this->lane();
         const std::int64_t pitch = std::int64_t{p.intermediate} * C::kElementBytes;
-        const int column = task.n * kHalfColumns + (kNarrow ? group : piece) * kPieceColumns;
+        const int column = task.n * kHalfColumns + piece * kPieceColumns;
         std::byte* const block = me.at<std::byte>(p.at.act) +
                                  std::int64_t{task.slot} * kTileRows * pitch +
                                  std::int64_t{column} * C::kElementBytes;

@@ -84,8 +84,9 @@ struct Feeder {
             await_count(me, me.at<std::uint32_t>(p.at.pulled) + task.block,
                         static_cast<std::uint32_t>(task.rows));
         } else {
-            await_count(me, me.at<std::uint32_t>(p.at.first_done) + task.block,
-                        static_cast<std::uint32_t>(kMathGroups * (p.intermediate / kHalfColumns)));
+            await_count(
+                me, me.at<std::uint32_t>(p.at.first_done) + task.block,
+                static_cast<std::uint32_t>(task.groups() * (p.intermediate / kHalfColumns)));
         }
         device::fence_proxy_async();  // they were written by ordinary stores
     }
@@ -100,14 +101,12 @@ struct Feeder {
         const int row0 = first ? task.expert * 2 * p.intermediate + task.n * kHalfColumns
                                : task.expert * p.hidden + task.n * kTileColumns;
         const int row1 = row0 + (first ? p.intermediate : kHalfColumns);
-        const bool narrow = task.narrow();
-        const int groups = narrow ? 1 : 2;
+        const int groups = task.groups();
         const float* scale = me.at<float>(first ? p.at.pool_x_scale : p.at.act_scale) +
                              std::int64_t{task.slot} * (width / kScaleGroup) * kTileRows;
         constexpr std::uint32_t kScaleBytes = C::kScaled ? sizeof shared.scale[0] : 0;
         for (int k = 0; k < width / C::kDepth; ++k, stage.advance()) {
             std::uint64_t* full = &shared.full[stage.slot()];
-            unsigned char(*const b)[kHalfBytes] = shared.b[stage.slot()];
             device::mbarrier_wait(&shared.empty[stage.slot()], stage.parity() ^ 1);
             device::mbarrier_arrive_expect_bytes(
                 full,
@@ -115,12 +114,10 @@ struct Feeder {
             for (int g = 0; g < groups; ++g)
                 device::bulk_tensor_load_2d(shared.a[stage.slot()][g], a_map, full, k * C::kDepth,
                                             task.slot * kTileRows + g * kGroupRows);
-            // [half][64 columns] for wide tiles, [64 columns][half] for narrow ones.
-            for (int half = 0; half < 2; ++half)
-                for (int part = 0; part < 2; ++part)
-                    device::bulk_tensor_load_2d(
-                        b[0] + (narrow ? 2 * part + half : 2 * half + part) * kGroupBytes, b_map,
-                        full, k * C::kDepth, (half == 0 ? row0 : row1) + part * kGroupRows);
+            device::bulk_tensor_load_2d(shared.b[stage.slot()][0], b_map, full, k * C::kDepth,
+                                        row0);
+            device::bulk_tensor_load_2d(shared.b[stage.slot()][1], b_map, full, k * C::kDepth,
+                                        row1);
             if constexpr (C::kScaled)
                 device::bulk_load(shared.scale[stage.slot()], scale + k * kTileRows, kScaleBytes,
                                   full);

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <type_traits>
-
 #include "config.hpp"
 #include "epilogue.cuh"
 #include "feeder.cuh"
@@ -10,9 +8,7 @@
 
 namespace xstage::moe::kernels {
 
-/// A wide tile's groups take 64 rows each and all columns, 128 sums a thread. A narrow tile has no
-/// rows for the second group: both take all of them, and 64 columns of each half, which the feeder
-/// laid side by side.
+/// 64 rows of every tile, 128 sums a thread.
 template <class C>
 struct MathGroup {
     const Rank& me;
@@ -22,9 +18,8 @@ struct MathGroup {
     Place<kStages> stage;
 
     __device__ __forceinline__ static int lane() { return device::lane_id_again(); }
-    template <bool kNarrow>
     __device__ __forceinline__ std::uint64_t a_descriptor() const {
-        return device::matrix_descriptor(shared.a[stage.slot()][kNarrow ? 0 : group], 0);
+        return device::matrix_descriptor(shared.a[stage.slot()][group], 0);
     }
     __device__ __forceinline__ std::uint64_t b_descriptor(int half) const {
         return device::matrix_descriptor(shared.b[stage.slot()][half], 0);
@@ -38,16 +33,20 @@ struct MathGroup {
         if (lane() == 0) device::mbarrier_arrive(&shared.empty[slot]);
     }
 
+    /// None of the group's rows holds a token: the stages pass by.
+    __device__ __forceinline__ void skip(int stages) {
+        for (int k = 0; k < stages; ++k, stage.advance()) {
+            await_stage();
+            release(stage.slot());
+        }
+    }
+
     /// One product behind the other; a stage is let go when the next stage's product has started.
-    template <int kSums>
-    __device__ __forceinline__ void multiply(float (&sums)[kSums], int stages) {
-        constexpr bool kNarrow = kSums == kNarrowSums;
-        using Product = std::conditional_t<kNarrow, NarrowBf16, WideBf16>;
+    __device__ __forceinline__ void multiply(float (&sums)[128], int stages) {
         int previous = 0;
         for (int k = 0; k < stages; ++k, stage.advance()) {
             await_stage();
-            start_product<Product>(sums, a_descriptor<kNarrow>(), b_descriptor(kNarrow ? group : 0),
-                                   k > 0);
+            start_product<WideBf16>(sums, a_descriptor(), b_descriptor(0), k > 0);
             if (k > 0) {
                 wait_products<1>();
                 release(previous);
@@ -59,24 +58,21 @@ struct MathGroup {
         release(previous);
     }
 
-    /// kCount of the products, from kFrom on, to the sums from kTo on.
-    template <int kTo, int kFrom, int kCount, int kSums>
-    __device__ __forceinline__ static void add_scaled(float (&sums)[kSums], const float (&part)[64],
+    template <int kHalf>
+    __device__ __forceinline__ static void add_scaled(float (&sums)[128], const float (&part)[64],
                                                       const float (&scale)[2]) {
 #pragma unroll
-        for (int i = 0; i < kCount; ++i)
-            sums[kTo + i] = fmaf(part[kFrom + i], scale[i / 2 % 2], sums[kTo + i]);
+        for (int i = 0; i < 64; ++i)
+            sums[64 * kHalf + i] = fmaf(part[i], scale[i / 2 % 2], sums[64 * kHalf + i]);
     }
 
     /// Sums of 128 products each are scaled and added in fp32: the tensor cores keep too few bits
     /// for longer ones. While one group scales, the other's products run.
-    template <int kSums>
-    __device__ __forceinline__ void multiply_scaled(float (&sums)[kSums], int stages,
+    __device__ __forceinline__ void multiply_scaled(float (&sums)[128], int stages,
                                                     const float* scales, int other) {
-        constexpr bool kNarrow = kSums == kNarrowSums;
 #pragma unroll
-        for (int i = 0; i < kSums; ++i) sums[i] = 0;
-        const int row = (kNarrow ? 0 : group * kGroupRows) + warp * 16 + lane() / 4;
+        for (int i = 0; i < 128; ++i) sums[i] = 0;
+        const int row = group * kGroupRows + warp * 16 + lane() / 4;
         float next0 = __ldg(scales);
         float next1 = __ldg(scales + other);
         for (int k = 0; k < stages; ++k, stage.advance()) {
@@ -86,35 +82,27 @@ struct MathGroup {
                 next0 = __ldg(++scales);
                 next1 = __ldg(scales + other);
             }
+            float part[64];
             await_stage();
             const float rows[2] = {shared.scale[stage.slot()][row],
                                    shared.scale[stage.slot()][row + 8]};
-            const std::uint64_t a = a_descriptor<kNarrow>();
-            const float first[2] = {rows[0] * weight0, rows[1] * weight0};
-            const float second[2] = {rows[0] * weight1, rows[1] * weight1};
-            float part[64];  // there are no registers for more
-            start_product<HalfFp8>(part, a, b_descriptor(kNarrow ? group : 0), false);
+            start_product<HalfFp8>(part, a_descriptor(), b_descriptor(0), false);
             wait_products<0>();
             fence_registers(part);
-            if constexpr (kNarrow) {
-                release(stage.slot());
-                add_scaled<0, 0, 32>(sums, part, first);
-                add_scaled<32, 32, 32>(sums, part, second);
-            } else {
-                add_scaled<0, 0, 64>(sums, part, first);
-                start_product<HalfFp8>(part, a, b_descriptor(1), false);
-                wait_products<0>();
-                fence_registers(part);
-                release(stage.slot());
-                add_scaled<64, 0, 64>(sums, part, second);
-            }
+            const float first[2] = {rows[0] * weight0, rows[1] * weight0};
+            add_scaled<0>(sums, part, first);
+            start_product<HalfFp8>(part, a_descriptor(), b_descriptor(1), false);
+            wait_products<0>();
+            fence_registers(part);
+            release(stage.slot());
+            const float second[2] = {rows[0] * weight1, rows[1] * weight1};
+            add_scaled<1>(sums, part, second);
         }
     }
 
     /// Sums of one tile; the task is read again afterwards, so that nothing of it stays in
     /// registers.
-    template <int kSums>
-    __device__ __forceinline__ void sum_up(float (&sums)[kSums], const Task& task) {
+    __device__ __forceinline__ void sum_up(float (&sums)[128], const Task& task) {
         const KernelParams& p = me.p;
         const bool first = task.kind == 1;
         const int width = first ? p.hidden : p.intermediate;
@@ -131,27 +119,22 @@ struct MathGroup {
         }
     }
 
-    template <int kSums>
-    __device__ __forceinline__ void compute(const Task& task) {
-        float sums[kSums];
-        sum_up(sums, task);
-        const Epilogue<C, kSums> epilogue{me, shared, group, warp};
-        if (task.kind == 1) {
-            epilogue.store_first(sums, task);
-        } else {
-            epilogue.store_second(sums, task);
-        }
-    }
-
     __device__ __forceinline__ void run() {
         for (Place<kTaskSlots> place;; place.advance()) {
             device::mbarrier_wait(&shared.task_full[place.slot()], place.parity());
             const Task& task = shared.task[place.slot()];
             if (task.kind == 0) return;
-            if (task.narrow()) {
-                compute<kNarrowSums>(task);
+            if (group >= task.groups()) {
+                skip((task.kind == 1 ? me.p.hidden : me.p.intermediate) / C::kDepth);
             } else {
-                compute<kWideSums>(task);
+                float sums[128];
+                sum_up(sums, task);
+                const Epilogue<C> epilogue{me, shared, group, warp};
+                if (task.kind == 1) {
+                    epilogue.store_first(sums, task);
+                } else {
+                    epilogue.store_second(sums, task);
+                }
             }
             __syncwarp();
             if (lane() == 0) device::mbarrier_arrive(&shared.task_empty[place.slot()]);

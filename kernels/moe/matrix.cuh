@@ -15,7 +15,6 @@ namespace xstage::moe::kernels {
 namespace gmma = cute::SM90::GMMA;
 
 using WideBf16 = gmma::MMA_64x256x16_F32BF16BF16_SS<gmma::Major::K, gmma::Major::K>;
-using NarrowBf16 = gmma::MMA_64x128x16_F32BF16BF16_SS<gmma::Major::K, gmma::Major::K>;
 using HalfFp8 = gmma::MMA_64x128x32_F32E4M3E4M3_SS_TN<>;
 
 /// These registers change outside of the compiler's sight: no access crosses this.

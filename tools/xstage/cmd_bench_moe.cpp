@@ -46,6 +46,11 @@ void run(Options& o, const std::string& program) {
     for (const std::string& name : o.routings)
         for (const moe::Routing r : moe::kRoutings)
             if (moe::name_of(r) == name) o.run.routings.push_back(r);
+    for (const moe::Routing r : o.run.routings)
+        if (o.run.world == 1 && moe::needs_peers(r))
+            throw Error(
+                ErrorKind::kBadInput,
+                fmt::format("routing {} needs at least two ranks: --ranks", moe::name_of(r)));
     o.run.backend = o.backend == "local" ? fabric::Backend::kLocal : fabric::Backend::kProcess;
     o.run.store = o.store == "bulk" ? moe::StorePath::kBulk : moe::StorePath::kSt16;
     o.run.argv = {program,

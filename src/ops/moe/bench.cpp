@@ -171,10 +171,6 @@ Json gpus_of(const BenchOptions& o, int& processors) {
 }  // namespace
 
 BenchReport run_bench(const BenchOptions& o) {
-    for (const Routing r : o.routings)
-        if (o.world == 1 && (r == Routing::kAway || r == Routing::kRank0))
-            throw Error(ErrorKind::kBadInput,
-                        fmt::format("routing {} needs at least two ranks", name_of(r)));
     const bool process = o.world > 1 && o.backend == fabric::Backend::kProcess;
     const std::string group = fmt::format("bench-moe-{}", ::getpid());
     SharedFlag stop;

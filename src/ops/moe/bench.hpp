@@ -44,8 +44,7 @@ struct BenchReport {
 /// Times the layer under each order, in random turn, and compares the bits of the results; ranks
 /// together, the slowest of them counting. The order that choose_order takes is always among them.
 /// Forks a process per rank (one for kLocal), so it must run before anything touches CUDA. Throws
-/// Error (kUnsupported) where there is no fit GPU, (kBadInput) for a routing that needs peers where
-/// there is one rank.
+/// Error (kUnsupported) where there is no fit GPU.
 BenchReport run_bench(const BenchOptions& options);
 
 }  // namespace xstage::moe

@@ -20,6 +20,10 @@ enum class Routing : std::uint8_t {
 inline constexpr Routing kRoutings[] = {Routing::kBalanced, Routing::kHot,   Routing::kAway,
                                         Routing::kHome,     Routing::kRank0, Routing::kMasked};
 std::string name_of(Routing routing);
+/// Whether it means anything only where there are at least two ranks.
+constexpr bool needs_peers(Routing routing) {
+    return routing == Routing::kAway || routing == Routing::kRank0;
+}
 
 /// Routes [tokens][top_k] of one rank's tokens; the same everywhere for the same seed.
 std::vector<std::int32_t> routes_of(const Problem& problem, int tokens, int rank, Routing routing,

@@ -168,9 +168,9 @@ class CudaEngine final : public Engine {
                                          p.intermediate, 64);
             to.w1 = kernels::encode_map("w1", w.w1, p.type,
                                         std::int64_t{p.held_experts()} * 2 * p.intermediate,
-                                        p.hidden, 64);
+                                        p.hidden, 128);
             to.w2 = kernels::encode_map(
-                "w2", w.w2, p.type, std::int64_t{p.held_experts()} * p.hidden, p.intermediate, 64);
+                "w2", w.w2, p.type, std::int64_t{p.held_experts()} * p.hidden, p.intermediate, 128);
             to.s1 = w.s1;
             to.s2 = w.s2;
         }

@@ -151,7 +151,7 @@ TEST_P(MegaMoeOnGpu, ResultsDoNotDependOnTheCapacity) {
 }
 
 // Blocks with few rows leave one math group idle, which must keep pace with the other.
-// Blocks of up to 64 rows are shared out by columns, of more by rows: both sides of every border.
+// A math group takes 64 rows, a warp 16: both sides of every border.
 TEST_P(MegaMoeOnGpu, BlocksOfEveryFilling) {
     for (const int ranks : {1, 2}) {
         Problem p = problem_of(GetParam(), ranks, 660);

@@ -34,9 +34,9 @@ TEST_P(MegaMoeRepeated, HalfEmptyBlocksManyTimes) {
 }
 
 TEST_P(MegaMoeRepeated, StampsAccountForEveryRowAndChangeNoBit) {
-    // Every expert gets a quarter of the tokens: 100 rows make wide tiles, 20 narrow ones, whose
-    // warps store 128 columns of a row each.
-    for (const auto& [tokens, columns] : {std::pair{200, 256}, {40, 128}}) {
+    // Every expert gets half as many rows as a rank has tokens: 100 for both math groups, 20 for
+    // one.
+    for (const int tokens : {200, 40}) {
         Case c(problem_of(GetParam(), 2, tokens), {tokens, tokens}, 23);
         for (auto& rank : c.ranks)
             for (std::size_t i = 0; i < rank.experts.size(); ++i)
@@ -50,12 +50,13 @@ TEST_P(MegaMoeRepeated, StampsAccountForEveryRowAndChangeNoBit) {
                 const auto all = layer.stamps();
                 EXPECT_EQ(layer.results(), first) << name;
                 for (const std::vector<Stamp>& of_rank : all) {
-                    // Half of all routes are this rank's, and half of those come from the other.
+                    // Half of all routes are this rank's, and half of those come from the other. A
+                    // burst is 256 columns of its rows.
                     std::int64_t bytes = 0;
                     std::int64_t away = 0;
                     for (const Stamp& s : of_rank) {
                         bytes += s.bytes;
-                        away += s.destination * columns;
+                        away += s.destination * 256;
                         EXPECT_LE(s.issue_start_cycles, s.issue_end_cycles);
                         EXPECT_LE(s.issue_start_ns, s.issue_end_ns);
                         EXPECT_LT(s.issue_end_ns - s.issue_start_ns, 100'000'000U);
