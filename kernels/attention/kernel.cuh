@@ -16,13 +16,9 @@
 #include "producer.cuh"
 #include "ring.cuh"
 #include "softmax.cuh"
+#include "uniform.cuh"
 
 namespace xstage::attention {
-
-/// Broadcast, so that the compiler sees one value per warp and keeps it in a uniform register.
-__device__ __forceinline__ int one_per_warp(int value) {
-    return __shfl_sync(0xffffffffU, value, 0);
-}
 
 /// What differs for a block mask: arguments, who walks the tiles, who loads.
 template <class C, MaskKind kKind = C::kMask>
@@ -34,7 +30,7 @@ struct Parts {
 template <class C>
 struct Parts<C, MaskKind::kBlocks> {
     using Params = BlockParams;
-    using Walk = BlockWalk<C>;
+    using Walk = BlockWalk<C, /*kWholeWarps=*/true>;
     using Loader = BlockProducer<C>;
 };
 
