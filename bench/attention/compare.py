@@ -29,7 +29,7 @@ from kernel import Library, flops  # noqa: E402
 PEAK_TFLOPS = 989.0  # dense 16-bit, NVIDIA's data sheet for H100 and H200 SXM
 # rows, heads, head_dim, causal
 SHAPES = [(s, h, 128, False) for s in (1024, 2048, 4096, 8192, 16384, 32768, 73728) for h in (6, 12, 24)]
-SHAPES += [(s, h, 64, False) for s, h in ((1024, 24), (4096, 24), (4429, 38), (17776, 12), (32768, 12))]
+SHAPES += [(s, h, 64, False) for s, h in ((1024, 24), (2048, 24), (4096, 24), (4429, 38), (17776, 12), (32768, 12))]
 SHAPES += [(4429, 24, 128, False), (7145, 24, 128, False)]
 SHAPES += [(s, h, d, True) for s, h, d in ((4096, 16, 128), (8192, 16, 128), (16384, 16, 128), (8192, 16, 64))]
 

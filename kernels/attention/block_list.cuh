@@ -38,6 +38,7 @@ template <class C>
 struct BlockList {
     static_assert(C::kRows == 128 && C::kKeys == 128, "a tile is a block of the mask");
 
+    static constexpr bool kHasEdge = false;
     std::int32_t count;  ///< key blocks of this tile
     std::int32_t first;  ///< keys in the first one
 
