@@ -88,6 +88,7 @@ def measure(library, shape, instances, repetitions, dtype, peers, flash):
         plans = [library.plan(*x, out, causal=causal, instance=None if name == "xstage" else name)
                  for x in inputs]
         contenders[name], chosen[name] = plans, plans[0].instance
+    contenders["xstage_rescaling_late"] = [library.plan(*x, out, causal=causal, rescale_above=8.0) for x in inputs]
     if peers > 1:  # chunks of one tensor: the epilogue of a store to peers, without a link
         cuts = [rows * i // peers + (7 if 0 < i < peers else 0) for i in range(peers + 1)]
         chunks = [out[:, cuts[i]:cuts[i + 1]] for i in range(peers)]

@@ -135,7 +135,7 @@ struct MathGroup {
         release(slot);
         mask(keys, 0, first_row);
         float factor[2];
-        softmax.follow_maximum(s, p.scale_log2, factor);
+        softmax.follow_maximum(s, p.scale_log2, p.rescale_above, factor);
         softmax.exponentiate(s, p.scale_log2);
         pack_all<typename C::Element>(s, probabilities);
     }
@@ -162,8 +162,8 @@ struct MathGroup {
         }
     }
 
-    /// S of block n and O of block n-1 together. Blocks behind the tile's edge (Mask::edge) spare the
-    /// questions, which would stand between the product and its softmax.
+    /// S of block n and O of block n-1 together. Blocks behind the tile's edge (Mask::edge) spare
+    /// the questions, which would stand between the product and its softmax.
     template <bool kEdge>
     __device__ __forceinline__ void overlapped_step(const Mask<C>& keys, RowSoftmax& softmax,
                                                     std::int32_t n, std::int32_t first_row) {
@@ -180,7 +180,7 @@ struct MathGroup {
 
         if constexpr (kEdge) mask(keys, n, first_row);
         float factor[2];
-        softmax.follow_maximum(s, p.scale_log2, factor);
+        softmax.follow_maximum(s, p.scale_log2, p.rescale_above, factor);
         softmax.exponentiate(s, p.scale_log2);
         finish_output(softmax, factor);
         release(value_slot);
