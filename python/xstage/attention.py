@@ -10,13 +10,14 @@ from typing import Callable
 
 from xstage import _abi, _arrays
 from xstage._errors import BadInput, Unsupported
+from xstage.block_sparse import BlockMask
 
 _registered: dict[str, Callable] = {}
 _SCALES = ("scale", "softmax_scale", "sm_scale")
 
 
-def register_attention(name: str, kernel: Callable) -> Callable:
-    """Names a callable, so that compiled code can pass `attention=name`. Returns the callable."""
+def register_attention(name: str, kernel: Callable | BlockMask) -> Callable | BlockMask:
+    """Names a callable or a block mask, so that compiled code can pass `attention=name`. Returns it."""
     if name in _BUILT_IN or name in _ADAPTERS:
         raise BadInput(f"{name!r} is a name of xstage's own; choose another")
     _registered[name] = kernel
@@ -33,6 +34,7 @@ class Plug:
     def __init__(self, name: str, kernel: Callable | None = None, built_in: int = 0):
         self.name, self.kernel, self.built_in = name, kernel, built_in
         self.returns_packed = False
+        self.mask: BlockMask | None = None
         self.error: BaseException | None = None
         self.c_kernel = _abi.AttentionKernel()
         self.framework, self.device_of = "torch", None
@@ -182,6 +184,12 @@ def plug_for(attention, backend: str) -> Plug:
     torch = sys.modules.get("torch")
     if torch is not None and attention is torch.nn.functional.scaled_dot_product_attention:
         attention = "cudnn" if backend != "host" else "reference"
+    if isinstance(attention, str) and isinstance(_registered.get(attention), BlockMask):
+        attention = _registered[attention]
+    if isinstance(attention, BlockMask):
+        plug = Plug("block_sparse", built_in=_BUILT_IN["reference" if backend == "host" else "xstage"])
+        plug.mask = attention
+        return plug
     if attention is None:
         return Plug("reference" if backend == "host" else "cudnn")
     if isinstance(attention, str):

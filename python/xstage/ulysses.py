@@ -23,7 +23,8 @@ class Ulysses(_group.Child):
     dtype: "bfloat16", "float16", "float32" (host only, or a callable), or torch's or numpy's object.
     lse: results come with the row sums' logarithm. lengths: calls take kv_lengths.
     attention: "cudnn", "xstage", "fa3", "fa4", a registered name, or a callable
-        f(q, k, v, *, out, scale) on [B, S, H, D] (docs/python.md); None: cuDNN, or the reference on the host.
+        f(q, k, v, *, out, scale) on [B, S, H, D] (docs/python.md); None: cuDNN, or the reference on the host;
+        an xstage.BlockMask over all ranks' rows and all heads, the same on every rank: its blocks alone.
     layout: of the stitched result: "auto", "batched", "padded", "pages", "split", "scatter".
     out_pitch: elements between rows of the result, at least heads * head_dim (0: that).
     gathered_only: memory for attend_and_scatter alone.
@@ -94,6 +95,7 @@ class Ulysses(_group.Child):
             kernel=plug.c_kernel,
             builtin=plug.built_in,
             kernel_returns_packed=plug.returns_packed,
+            masked=plug.mask is not None,
         )
         if self.rows_kv is not None:
             options.rows_kv = (c_int64 * g.world)(*self.rows_kv)
@@ -121,6 +123,8 @@ class Ulysses(_group.Child):
         self._last: list = []
         self.called = self._transformed = False
         self._join()
+        if plug.mask is not None:
+            self.set_mask(plug.mask)
 
     # ---- what it is ------------------------------------------------------------------------------
 
@@ -175,6 +179,15 @@ class Ulysses(_group.Child):
         import numpy
 
         return numpy.empty(shape, self.dtype)
+
+    def set_mask(self, mask) -> None:
+        """The blocks that the next calls compute, for an object whose attention is an xstage.BlockMask.
+
+        A mask of the same rows, the same on every rank. A captured graph keeps the mask it was captured with, as
+        long as that is among the 256 latest of this object.
+        """
+        _abi.check(_abi.lib.xstage_ulysses_set_mask(self._open(), mask.handle))
+        self._plug.mask = mask
 
     # ---- calls -----------------------------------------------------------------------------------
 
