@@ -21,6 +21,7 @@ class Stored:
         strata = min(16, rows)
         self.rows = [(2 * i + 1) * rows // (2 * strata) for i in range(strata)]
         self.attended = {}  # (layer, step): one [heads, S, S] per prompt
+        self.found = {}
 
     def attention(self, q, k, scale=None):
         scores = numpy.einsum("qhd,khd->hqk", q.astype("float64"), k.astype("float64"))
@@ -28,6 +29,7 @@ class Stored:
         return scores / scores.sum(-1, keepdims=True)
 
     def add(self, layer, step, q, k):
+        self.found.clear()
         self.attended.setdefault((layer, step), []).append(self.attention(q, k))
 
     def by_block(self, p):
@@ -42,10 +44,12 @@ class Stored:
 
     def halves(self, layer):
         """float16 remainders [heads, blocks, blocks]: the lowest threshold over prompts and steps."""
-        found = [
-            self.thresholds(self.by_block(p)) for step in range(self.steps) for p in self.attended[layer, step]
-        ]
-        return half_above(1 - numpy.min(found, axis=0))
+        if layer not in self.found:
+            each = [
+                self.thresholds(self.by_block(p)) for step in range(self.steps) for p in self.attended[layer, step]
+            ]
+            self.found[layer] = half_above(1 - numpy.min(each, axis=0))
+        return self.found[layer]
 
     def kept(self, layer, head, top_p):
         return 1 - self.halves(layer)[head].astype("float32") <= numpy.float32(top_p)
