@@ -148,13 +148,34 @@ class Plug:
 
 
 def _flash_attention_3() -> Callable:
-    try:
-        from flash_attn_interface import _flash_attn_forward
-    except ImportError as error:
-        raise Unsupported(f"attention='fa3' needs FlashAttention-3 (module flash_attn_interface): {error}") from None
+    import importlib
+
+    import torch
+
+    # The package of PyPI (fa3-fwd), and FlashAttention's own build: one operator under two names.
+    for module, space in (("fa3_fwd._C", "fa3_fwd"), ("flash_attn_interface", "flash_attn_3")):
+        try:
+            importlib.import_module(module)
+            forward = getattr(torch.ops, space).fwd
+            break
+        except (ImportError, AttributeError):
+            continue
+    else:
+        raise Unsupported(
+            "attention='fa3' needs FlashAttention-3: pip install --no-deps fa3-fwd, or its own build (module "
+            "flash_attn_interface)"
+        )
+    first: dict = {}
 
     def fa3(q, k, v, out, scale, lse=None):
-        found = _flash_attn_forward(q, k, v, out=out, softmax_scale=scale, causal=False)
+        index = None
+        if q.shape[0] > 1 and k.stride(0) == 0:
+            # Keys that all batch indices share: it wants one batch of them and a table of zeros.
+            key = (q.device, q.shape[0])
+            if key not in first:
+                first[key] = torch.zeros(q.shape[0], dtype=torch.int32, device=q.device)
+            index, k, v = first[key], k[:1], v[:1]
+        found = forward(q, k, v, out=out, kv_batch_idx=index, softmax_scale=scale, num_splits=1)
         if lse is not None:
             lse.copy_(found[1])
 
