@@ -183,7 +183,9 @@ __global__ void __launch_bounds__(kThreads) block_mass(const __grid_constant__ M
         }
         float total = 0;
         for (int r = 0; r < 2; ++r) {
-            sum[r] = row[r] < p.rows ? over_row(sum[r]) : 0;
+            // By all lanes: where the last rows are missing, the others would wait for them.
+            sum[r] = over_row(sum[r]);
+            if (row[r] >= p.rows) sum[r] = 0;
             total += sum[r];
         }
         for (int i = 0; lane % 4 == 0 && i < p.sampled_count; ++i) {
