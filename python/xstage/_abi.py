@@ -242,11 +242,11 @@ class MoeInput(ctypes.Structure):
     ]
 
 
-class SparseTensors(ctypes.Structure):
+class BlockSparseTensors(ctypes.Structure):
     _fields_ = [("q", View), ("k", View), ("v", View), ("out", View), ("lse", c_void_p)]
 
 
-class SparseOptions(_Sized):
+class BlockSparseOptions(_Sized):
     _fields_ = [
         ("struct_size", c_size_t),
         ("dtype", c_int32),
@@ -256,7 +256,7 @@ class SparseOptions(_Sized):
         ("heads_kv", c_int32),
         ("rows_q", c_int64),
         ("rows_kv", c_int64),
-        ("tensors", SparseTensors),
+        ("tensors", BlockSparseTensors),
         ("scale", c_float),
         ("mask", c_void_p),
         ("on_host", c_int32),
@@ -267,7 +267,7 @@ class TokenLayout(ctypes.Structure):
     _fields_ = [("text", c_int64), ("frames", c_int64), ("height", c_int64), ("width", c_int64)]
 
 
-class MassOptions(_Sized):
+class SparseMassOptions(_Sized):
     _fields_ = [
         ("struct_size", c_size_t),
         ("dtype", c_int32),
@@ -285,7 +285,7 @@ class MassOptions(_Sized):
     ]
 
 
-class MapSizes(ctypes.Structure):
+class SparseSizes(ctypes.Structure):
     _fields_ = [
         ("layers", c_int64),
         ("steps", c_int64),
@@ -342,18 +342,18 @@ _FUNCTIONS = {
     "xstage_block_mask_with_dense": (c_int, [c_void_p, c_int64, c_int64, POINTER(c_void_p)]),
     "xstage_block_mask_bits": (c_int, [c_void_p, c_void_p]),
     "xstage_block_mask_density": (c_int, [c_void_p, c_int32, c_int32, POINTER(c_double)]),
-    "xstage_block_sparse_create": (c_int, [POINTER(SparseOptions), POINTER(c_void_p)]),
+    "xstage_block_sparse_create": (c_int, [POINTER(BlockSparseOptions), POINTER(c_void_p)]),
     "xstage_block_sparse_destroy": (None, [c_void_p]),
-    "xstage_block_sparse_attention": (c_int, [c_void_p, POINTER(SparseTensors), c_void_p]),
+    "xstage_block_sparse_attention": (c_int, [c_void_p, POINTER(BlockSparseTensors), c_void_p]),
     "xstage_ulysses_set_mask": (c_int, [c_void_p, c_void_p]),
-    "xstage_sparse_mass": (c_int, [POINTER(MassOptions), c_void_p, c_void_p, c_void_p]),
+    "xstage_sparse_mass": (c_int, [POINTER(SparseMassOptions), c_void_p, c_void_p, c_void_p]),
     "xstage_sparse_maps_create": (c_int, [POINTER(TokenLayout), c_int64, c_int64, c_int64, POINTER(c_void_p)]),
     "xstage_sparse_maps_read": (c_int, [c_char_p, POINTER(c_void_p)]),
     "xstage_sparse_maps_write": (c_int, [c_void_p, c_char_p]),
     "xstage_sparse_maps_destroy": (None, [c_void_p]),
     "xstage_sparse_maps_add": (c_int, [c_void_p, c_int64, c_int64, c_void_p, c_void_p]),
     "xstage_sparse_maps_end_prompt": (c_int, [c_void_p]),
-    "xstage_sparse_maps_sizes": (c_int, [c_void_p, POINTER(MapSizes)]),
+    "xstage_sparse_maps_sizes": (c_int, [c_void_p, POINTER(SparseSizes)]),
     "xstage_sparse_maps_rows": (c_int, [c_void_p, POINTER(c_int64)]),
     "xstage_sparse_maps_remainders": (c_int, [c_void_p, c_int64, c_void_p]),
     "xstage_sparse_maps_tune": (c_int, [c_void_p, c_double, c_double, c_double, c_double]),

@@ -193,14 +193,14 @@ def _make_plan(mask: BlockMask, q, k, v, out, lse, scale: float) -> _Plan:
     if first.dtype not in ("bfloat16", "float16", "float32"):
         raise BadInput(f"q is {first.dtype}: attention works on bfloat16, float16 or float32")
     shape = _Shape(batch, dim, first.dtype, first.device)
-    tensors = _abi.SparseTensors()
+    tensors = _abi.BlockSparseTensors()
     _checks.fill(shape, tensors.q, q, rows, heads, "q")
     _checks.fill(shape, tensors.k, k, kv_rows, kv_heads, "k")
     _checks.fill(shape, tensors.v, v, kv_rows, kv_heads, "v")
     _checks.fill(shape, tensors.out, out, rows, heads, "out")
     if lse is not None:
         tensors.lse = _arrays.describe(lse).data
-    options = _abi.SparseOptions(
+    options = _abi.BlockSparseOptions(
         dtype=_abi.DTYPES[first.dtype], head_dim=dim, batch=batch, heads_q=heads, heads_kv=kv_heads, rows_q=rows,
         rows_kv=kv_rows, scale=scale, mask=mask.handle, on_host=int(first.device[0] == _arrays.CPU),
     )  # fmt: skip

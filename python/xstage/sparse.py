@@ -57,7 +57,7 @@ def attention_mass(q, k, rows: Sequence[int] = (), *, scale: float | None = None
     if keys.shape[0] != found.shape[0] or keys.shape[2] != found.shape[2]:
         raise BadInput(f"q is {list(found.shape)}, k {list(keys.shape)}: self-attention has as many keys as queries")
     s, heads, dim = found.shape
-    options = _abi.MassOptions(
+    options = _abi.SparseMassOptions(
         dtype=_abi.DTYPES[found.dtype], head_dim=dim, heads_q=heads, heads_kv=keys.shape[1], rows=s,
         q=_abi.View(found.data, 0, *found.strides[:2]), k=_abi.View(keys.data, 0, *keys.strides[:2]),
         scale=scale or 0.0, on_host=int(found.device[0] == _arrays.CPU),
@@ -120,8 +120,8 @@ class Maps:
         """Safetensors, as docs/sparse.md describes; `xstage mask inspect` reads it."""
         _abi.check(_abi.lib.xstage_sparse_maps_write(self._handle, os.fsencode(path)))
 
-    def _sizes(self) -> _abi.MapSizes:
-        sizes = _abi.MapSizes()
+    def _sizes(self) -> _abi.SparseSizes:
+        sizes = _abi.SparseSizes()
         _abi.check(_abi.lib.xstage_sparse_maps_sizes(self._handle, ctypes.byref(sizes)))
         return sizes
 
