@@ -45,9 +45,9 @@ TEST(BlockSparsePlan, MasksOfOtherShapesAndWithOtherMasksAreRefused) {
     refused(a, "its own order");
 }
 
-/// Public fault: sparse kernels that are slower than dense ones at little sparsity. The plan decides
-/// it: tiles that are all started, evenly spread, against whole waves of the dense kernel's tall
-/// ones. The times are bench/attention/sparse.py's.
+/// Public fault: sparse kernels that are slower than dense ones at little sparsity. The plan
+/// decides it: tiles that are all started, evenly spread, against whole waves of the dense kernel's
+/// tall ones. The times are bench/attention/sparse.py's.
 TEST(BlockSparsePlan, AFifthLessWorkIsPlannedToBeFasterThanDense) {
     using attention::MaskKind;
     constexpr std::int64_t kRows = 6656;
@@ -66,16 +66,15 @@ TEST(BlockSparsePlan, AFifthLessWorkIsPlannedToBeFasterThanDense) {
             attention::predicted_cost(attention::choose(whole, kSms, ""), whole, kSms);
         const attention::Instance& masked =
             attention::choose({type, 128, MaskKind::kBlocks, kRows, kRows, kHeads}, kSms, "");
-        const plan::SparseSchedule schedule =
-            plan::sparse_schedule(mask, 1, kHeads, kHeads, kSms);
+        const plan::SparseSchedule schedule = plan::sparse_schedule(mask, 1, kHeads, kHeads, kSms);
         double longest = 0;
         for (std::size_t w = 0; w < kSms; ++w) {
             double cost = 0;
             for (std::int32_t i = schedule.begin[w]; i < schedule.begin[w + 1]; ++i) {
                 const plan::SparseTile& tile = schedule.tiles[static_cast<std::size_t>(i)];
                 // One tile on one SM: a launch with the keys that its row keeps.
-                cost += attention::predicted_cost(masked, {type, 128, MaskKind::kBlocks, 128, tile.keys, 1},
-                                                  kSms);
+                cost += attention::predicted_cost(
+                    masked, {type, 128, MaskKind::kBlocks, 128, tile.keys, 1}, kSms);
             }
             longest = std::max(longest, cost);
         }
