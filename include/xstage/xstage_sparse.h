@@ -26,6 +26,15 @@ int xstage_block_mask_bits(const xstage_block_mask* mask, uint32_t* bits);
 int xstage_block_mask_density(const xstage_block_mask* mask, int32_t batch, int32_t head,
                               double* density);
 
+/* Heads order[0 .. count) of a mask, in this order, as another mask. */
+int xstage_block_mask_heads(const xstage_block_mask* mask, const int32_t* order, int32_t count,
+                            xstage_block_mask** result);
+/* An order of the mask's heads in which `ranks` equal runs of them have about equally much to do.
+ * load[0], load[1]: the largest run's share of pairs over the mean, as they stand and in this
+ * order. The ranks must divide the heads. */
+int xstage_block_mask_balance(const xstage_block_mask* mask, int32_t ranks, int32_t* order,
+                              double load[2]);
+
 typedef struct xstage_block_sparse_tensors {
     xstage_view q, k, v, out; /* [batch, rows, heads, head_dim] */
     float* lse;               /* [batch, heads, rows], natural logarithm; NULL if nobody wants it */

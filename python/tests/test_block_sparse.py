@@ -144,6 +144,23 @@ def test_over_ranks_each_head_has_its_own_mask(ranks, rows, heads_of_mask):
             numpy.testing.assert_allclose(lse, want[which][1], rtol=2e-5, atol=2e-6)
 
 
+def test_heads_are_put_in_an_order_that_loads_ranks_evenly():
+    kept = numpy.zeros((6, 4, 4), bool)
+    for head, blocks in enumerate((16, 10, 9, 8, 7, 4)):  # of 16; 16 + 7 + 4 = 10 + 9 + 8
+        kept[head].flat[:blocks] = True
+    mask = xstage.BlockMask.pack(kept, 512)
+    order, before, after = mask.balance(2)
+    assert before == pytest.approx(35 / 27) and after == pytest.approx(1)
+    assert sorted(order) == list(range(6))
+    assert (mask.with_heads(order).unpack()[0] == kept[order]).all()
+    loads = kept.sum((1, 2))[order]
+    assert loads[:3].sum() == loads[3:].sum() == 27
+    with pytest.raises(xstage.BadInput, match="ranks"):
+        mask.balance(4)
+    with pytest.raises(xstage.BadInput, match="no head 6"):
+        mask.with_heads([6])
+
+
 def test_misuse_says_what_to_do(ranks):
     q, k, v = qkv(200)
     mask = xstage.BlockMask(None, 200)

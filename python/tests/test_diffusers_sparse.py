@@ -16,10 +16,10 @@ LAYERS, STEPS, HEADS = 2, 3, 2
 FRAMES, HEIGHT, WIDTH = 5, 18, 30  # 5 x 9 x 15 tokens: 675, 6 blocks
 
 
-def wan():
+def wan(heads=HEADS):
     torch.manual_seed(0)
     model = diffusers.WanTransformer3DModel(
-        patch_size=(1, 2, 2), num_attention_heads=HEADS, attention_head_dim=12, in_channels=4, out_channels=4,
+        patch_size=(1, 2, 2), num_attention_heads=heads, attention_head_dim=12, in_channels=4, out_channels=4,
         text_dim=16, freq_dim=256, ffn_dim=32, num_layers=LAYERS, cross_attn_norm=True,
         qk_norm="rms_norm_across_heads", rope_max_seq_len=32,
     )  # fmt: skip
@@ -186,6 +186,33 @@ def test_misuse_says_what_to_do():
         diffusers_sparse.run(model, sparse.Maps(sparse.TokenLayout(1, 1, 1), layers=3, steps=1, heads=2))
 
 
+def uneven_over_ranks(rank, world):
+    """Heads of unequal density are dealt out evenly, and come back in their order."""
+    from diffusers import ContextParallelConfig
+    from xstage.adapters import diffusers as adapter
+    from xstage.adapters import diffusers_sparse
+
+    model = wan(heads=4)
+    kept = numpy.zeros((4, 6, 6), bool)
+    kept[:, range(6), range(6)] = True
+    kept[:2] |= numpy.random.default_rng(0).random((2, 6, 6)) < 0.8  # the first rank's heads
+    mask = xstage.BlockMask.pack(kept, 675)
+    maps, _ = calibrated(model, prompts=(1,))
+
+    def masked():
+        with diffusers_sparse.run(model, maps, density=0.5) as run:
+            run.mask_of = lambda layer: mask
+            return generate(model, 1), run
+
+    alone, _ = masked()
+    adapter.enable(model, ContextParallelConfig(ulysses_degree=world, ulysses_anything=True))
+    found, run = masked()
+    order, _, placed = run._orders[mask]
+    assert order.tolist() != [0, 1, 2, 3] and placed.balance(2)[1] < 1.1 < mask.balance(2)[1]
+    for a, b in zip(found, alone):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
 def over_ranks(rank, world):
     from diffusers import ContextParallelConfig
     from xstage.adapters import diffusers as adapter
@@ -204,5 +231,6 @@ def over_ranks(rank, world):
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_two_ranks_give_what_one_gives():
-    spawn(over_ranks, 2)
+@pytest.mark.parametrize("body", [over_ranks, uneven_over_ranks])
+def test_two_ranks_give_what_one_gives(body):
+    spawn(body, 2)

@@ -342,6 +342,8 @@ _FUNCTIONS = {
     "xstage_block_mask_with_dense": (c_int, [c_void_p, c_int64, c_int64, POINTER(c_void_p)]),
     "xstage_block_mask_bits": (c_int, [c_void_p, c_void_p]),
     "xstage_block_mask_density": (c_int, [c_void_p, c_int32, c_int32, POINTER(c_double)]),
+    "xstage_block_mask_heads": (c_int, [c_void_p, POINTER(c_int32), c_int32, POINTER(c_void_p)]),
+    "xstage_block_mask_balance": (c_int, [c_void_p, c_int32, POINTER(c_int32), POINTER(c_double)]),
     "xstage_block_sparse_create": (c_int, [POINTER(BlockSparseOptions), POINTER(c_void_p)]),
     "xstage_block_sparse_destroy": (None, [c_void_p]),
     "xstage_block_sparse_attention": (c_int, [c_void_p, POINTER(BlockSparseTensors), c_void_p]),

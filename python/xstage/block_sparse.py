@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import weakref
-from ctypes import c_double, c_uint32, c_void_p
+from ctypes import c_double, c_int32, c_uint32, c_void_p
 from typing import Sequence
 
 from xstage import _abi, _arrays, _checks
@@ -130,6 +130,24 @@ class BlockMask:
         handle = c_void_p()
         _abi.check(_abi.lib.xstage_block_mask_with_dense(self.handle, first, last, ctypes.byref(handle)))
         return BlockMask._of(handle, self.batches, self.heads, self.q_rows, self.kv_rows)
+
+    def with_heads(self, order: Sequence[int]) -> BlockMask:
+        """Another mask of these heads, in this order."""
+        handle, count = c_void_p(), len(order)
+        _abi.check(
+            _abi.lib.xstage_block_mask_heads(self.handle, (c_int32 * count)(*order), count, ctypes.byref(handle))
+        )
+        return BlockMask._of(handle, self.batches, count, self.q_rows, self.kv_rows)
+
+    def balance(self, ranks: int) -> tuple[list[int], float, float]:
+        """An order of the heads in which `ranks` equal runs of them have about equally much to do.
+
+        Ranks of Ulysses attention compute such runs. Returns the order, and the busiest run's load over the mean: as
+        the heads stand, and in the order. Raises BadInput if the ranks do not divide the heads.
+        """
+        order, load = (c_int32 * self.heads)(), (c_double * 2)()
+        _abi.check(_abi.lib.xstage_block_mask_balance(self.handle, ranks, order, load))
+        return list(order), load[0], load[1]
 
     def density(self, batch: int = -1, head: int = -1) -> float:
         """Kept share of the query-key pairs of one head, or of all."""

@@ -229,6 +229,13 @@ class Maps:
         found = self._masks[key] = BlockMask._of(handle, 1, self.heads, rows, rows)
         return found
 
+    def forget_masks(self) -> None:
+        """Drops the masks that `mask` has given, and with the last use of each its bits and tiles on the GPU.
+
+        They are kept for the next generation otherwise: heads * blocks * (blocks / 8 + 16) bytes each.
+        """
+        self._masks.clear()
+
     def __repr__(self) -> str:
         tuned = "" if self.density is None else f", density {self.density:.4f}"
         return (

@@ -1,13 +1,16 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <string>
 
 #include "fabric/c_error.hpp"
 #include "ops/sparse/engine.hpp"
 #include "ops/sparse/handles.hpp"
+#include "xstage/sparse/placement.hpp"
 #include "xstage/xstage_sparse.h"
 
 using namespace xstage;
@@ -127,6 +130,51 @@ int xstage_block_mask_density(const xstage_block_mask* mask, int32_t batch, int3
         if (batch < 0 || batch >= m.batches() || head < 0 || head >= m.heads())
             bad(fmt::format("there is no batch {} and head {}", batch, head));
         *density = m.density(batch, head);
+    });
+}
+
+int xstage_block_mask_heads(const xstage_block_mask* mask, const int32_t* order, int32_t count,
+                            xstage_block_mask** result) {
+    return guarded([&] {
+        const sparse::BlockMask& m = existing(mask);
+        if (order == nullptr || result == nullptr) bad("order and result must not be NULL");
+        const auto words = static_cast<std::size_t>(m.q_blocks() * m.words());
+        std::vector<std::uint32_t> bits;
+        for (std::int64_t b = 0; b < m.batches(); ++b) {
+            for (std::int32_t i = 0; i < count; ++i) {
+                if (order[i] < 0 || order[i] >= m.heads())
+                    bad(fmt::format("there is no head {}", order[i]));
+                const std::uint32_t* from = m.row(b, order[i], 0).data();
+                bits.insert(bits.end(), from, from + words);
+            }
+        }
+        *result =
+            handle_of(sparse::mask_from_bits(m.batches(), count, m.q_rows(), m.kv_rows(), bits));
+    });
+}
+
+int xstage_block_mask_balance(const xstage_block_mask* mask, int32_t ranks, int32_t* order,
+                              double load[2]) {
+    return guarded([&] {
+        const sparse::BlockMask& m = existing(mask);
+        if (order == nullptr || load == nullptr) bad("order and load must not be NULL");
+        std::vector<double> loads(static_cast<std::size_t>(m.heads()));
+        for (std::int64_t b = 0; b < m.batches(); ++b)
+            for (std::int64_t h = 0; h < m.heads(); ++h)
+                loads[static_cast<std::size_t>(h)] += m.density(b, h);
+        const sparse::Placement placed = sparse::place_heads(loads, ranks);
+        const std::size_t each = loads.size() / static_cast<std::size_t>(ranks);
+        double largest = 0;
+        for (auto run = loads.begin(); run != loads.end(); run += static_cast<std::ptrdiff_t>(each))
+            largest = std::max(largest,
+                               std::accumulate(run, run + static_cast<std::ptrdiff_t>(each), 0.0));
+        load[0] = placed.mean > 0 ? largest / placed.mean : 1;
+        load[1] = placed.mean > 0 ? placed.largest / placed.mean : 1;
+        std::iota(order, order + m.heads(), 0);
+        std::stable_sort(order, order + m.heads(), [&](int a, int b) {
+            return placed.rank_of[static_cast<std::size_t>(a)] <
+                   placed.rank_of[static_cast<std::size_t>(b)];
+        });
     });
 }
 
