@@ -42,6 +42,7 @@ void check_arguments(const AttentionArguments& a) {
     require(a.kv_rows >= 0 && a.kv_rows <= kMostRows, "kv_rows must be below 2^31 - 512");
     require(a.heads <= kMostRows && a.batches <= kMostRows, "heads or batches");
     require(a.scale >= 0 && std::isfinite(a.scale), "scale must be positive, or 0 for the default");
+    require(a.rescale_above >= 0 && a.rescale_above <= 8, "rescale_above must be 0 to 8");
     require((a.k.stride_batch == 0) == (a.v.stride_batch == 0) || a.batches <= 1,
             "K and V must share their batches together or not at all");
     require(!a.out.empty() && a.out.size() <= plan::kMaxDestinations, "out needs 1 to 8 chunks");
@@ -182,6 +183,7 @@ AttentionPlan::AttentionPlan(const AttentionArguments& a) : state_(std::make_uni
     p.kv_rows = static_cast<std::int32_t>(a.kv_rows);
     p.heads_per_kv_head = static_cast<std::int32_t>(a.heads / a.kv_heads);
     const double scale = a.scale > 0 ? a.scale : 1.0 / std::sqrt(double(a.head_dim));
+    p.rescale_above = a.rescale_above;
     p.scale_log2 = static_cast<float>(scale * 1.4426950408889634);
 
     state_->ctas = static_cast<unsigned>(std::min<std::int64_t>(sms, p.grid.size()));
