@@ -80,6 +80,12 @@ class AttentionPlan {
     /// Rows for a peer are written when the launch is complete in stream order.
     void launch(void* stream) const;
 
+    /// The same call on other tensors: addresses and strides change, all else stays. Launches that
+    /// are enqueued or captured keep theirs. Throws Error (kBadInput) if the chunks of `out` have
+    /// other numbers of rows.
+    void rebind(const AttentionView& q, const AttentionView& k, const AttentionView& v,
+                const std::vector<AttentionDestination>& out, float* lse);
+
     const std::string& instance() const;
 
   private:

@@ -9,6 +9,8 @@
 // cost as much as the copy itself.
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 
 #include "ulysses/lanes.cuh"
 
@@ -303,17 +305,25 @@ std::int64_t piece_count(const HeadExchange& all, int longest) {
 }
 
 /// As many blocks as the GPU holds at once: a second wave of a grid-stride loop would find the GPU
-/// half empty.
+/// half empty. Asked once a device: the question costs the host more than a launch.
 template <class T, Work kWork>
 cudaError_t resident_blocks(int& blocks) {
+    constexpr int kDevices = 64;
+    static std::array<std::atomic<int>, kDevices> known{};
     int device = 0, processors = 0, per_processor = 0;
     cudaError_t error = cudaGetDevice(&device);
+    if (error == cudaSuccess && device < kDevices) {
+        blocks = known[static_cast<std::size_t>(device)].load(std::memory_order_relaxed);
+        if (blocks > 0) return cudaSuccess;
+    }
     if (error == cudaSuccess)
         error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
     if (error == cudaSuccess)
         error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_processor,
                                                               send_vectors<T, kWork>, kThreads, 0);
     blocks = processors * std::max(1, per_processor);
+    if (error == cudaSuccess && device < kDevices)
+        known[static_cast<std::size_t>(device)].store(blocks, std::memory_order_relaxed);
     return error;
 }
 
@@ -348,6 +358,11 @@ cudaError_t launch_together(const HeadExchange& all, cudaStream_t stream) {
                : launch_vectors<T, Work::kPairs>(all, plain_parts, stream);
 }
 
+cudaError_t launch_any(const HeadExchange& all, cudaStream_t stream) {
+    return all.part[0].dtype == fabric::DType::kBf16 ? launch_together<Bf16>(all, stream)
+                                                     : launch_together<Fp16>(all, stream);
+}
+
 template <class T>
 cudaError_t preload_vectors() {
     cudaFuncAttributes a{};
@@ -360,6 +375,13 @@ cudaError_t preload_vectors() {
 }  // namespace
 
 cudaError_t send_heads(const HeadExchange& given, cudaStream_t stream) {
+    // The usual case, without a copy of some 3 kB.
+    bool together = given.count > 0;
+    for (int i = 0; i < given.count; ++i) {
+        const HeadScatter& s = given.part[i];
+        together = together && s.rows > 0 && sent_heads(s) > 0 && vectors_fit(s);
+    }
+    if (together) return launch_any(given, stream);
     HeadExchange all;
     for (int i = 0; i < given.count; ++i) {
         const HeadScatter& s = given.part[i];
@@ -371,9 +393,7 @@ cudaError_t send_heads(const HeadExchange& given, cudaStream_t stream) {
         if (const cudaError_t error = send_by_elements(s, stream); error != cudaSuccess)
             return error;
     }
-    if (all.count == 0) return cudaSuccess;
-    return all.part[0].dtype == fabric::DType::kBf16 ? launch_together<Bf16>(all, stream)
-                                                     : launch_together<Fp16>(all, stream);
+    return all.count == 0 ? cudaSuccess : launch_any(all, stream);
 }
 
 cudaError_t preload() {
