@@ -94,11 +94,26 @@ def attention():
     for r in load("bench/results/h200/attention.json")["rows"]:
         if r["head_dim"] != 128 or r["causal"] or r["heads"] != 24 or r["rows"] % 1024:
             continue
-        ours, cudnn = r["contenders"]["xstage"], r["contenders"]["cudnn"]
-        gain = ours["speedup_over_cudnn"]
-        rows.append((r["rows"], f"{ours['tflops']:.0f}", f"{cudnn['tflops']:.0f}",
-                     f"{gain['median']:.3f} ({gain['low']:.3f} to {gain['high']:.3f})"))
-    return table(("S", "TFLOP/s", "cuDNN 9.19", "ratio (95% interval)"), rows)
+        ours, late = r["contenders"]["xstage"], r["contenders"]["xstage_rescaling_late"]
+        rates = [f"{r['contenders'][name]['tflops']:.0f}" for name in ("xstage", "xstage_rescaling_late", "cudnn", "fa3")]
+        rows.append((r["rows"], *rates, *(gain_of(ours["speedup_over_" + other]) for other in ("cudnn", "fa3")),
+                     f"{late['speedup_over_fa3']['median']:.3f}"))
+    return table(("S", "TFLOP/s", "rescaling late", "cuDNN 9.19", "FlashAttention-3", "over cuDNN (95% interval)", "over FlashAttention-3",
+                  "rescaling late over FlashAttention-3"), rows)
+
+
+def gain_of(entry):
+    return f"{entry['median']:.3f} ({entry['low']:.3f} to {entry['high']:.3f})"
+
+
+def attention_error():
+    names = ("xstage", "xstage_rescaling_late", "cudnn", "fa3")
+    rows = [
+        (r["dtype"], r["rows"], r["head_dim"], r["inputs"],
+         *(f"{r['errors'][n]['relative_l2']:.3g}" if n in r["errors"] else "" for n in names))
+        for r in load("bench/results/h200/attention_error.json")["rows"] if r["inputs"] in ("normal", "large") and r["rows"] >= 4096
+    ]
+    return table(("type", "S", "D", "inputs", "xstage", "rescaling late", "cuDNN", "FlashAttention-3"), rows)
 
 
 def ulysses_shapes(name):
@@ -157,6 +172,15 @@ def ulysses_kernels():
                      *(over(cudnn, f"kernels {n}", "attention alone") for n in ("batched", "pages")),
                      *(over(own, f"kernels {n}", "attention alone") for n in ("batched", "pages", "peers"))))
     return table(("S x heads x D", "cuDNN, batched", "cuDNN, pages", "ours, batched", "ours, pages", "ours, peers"), rows)
+
+
+def ulysses_fa3():
+    names = ("kernels batched", "kernels pages", "attend, batched", "attend, pages", "attend, serial packed")
+    rows = [
+        (f"{s['rows']} x {s['heads']} x {s['head_dim']}", *(f"{s['variants'][n]['over_attention']:.3f}" for n in names))
+        for s in load("bench/results/h200/ulysses_fa3.json")["shapes"]
+    ]
+    return table(("S x heads x D", "its calls, batched", "pages", "attend, batched", "pages", "serial packed"), rows)
 
 
 def ulysses_exchange():
@@ -297,7 +321,7 @@ def bench_sim():
 
 
 TABLES = {f.__name__: f for f in (parameters, held_out, held_out_by_sms, rates, litmus, fabric, attention, sparse, bench_model, model_recordings, bench_sim,
-                              ulysses_p2, ulysses_p4, ulysses_own, ulysses_kernels, ulysses_exchange, moe, moe_orders, moe_predicted, moe_spans, python_overhead)}
+                              ulysses_p2, ulysses_p4, attention_error, ulysses_fa3, ulysses_own, ulysses_kernels, ulysses_exchange, moe, moe_orders, moe_predicted, moe_spans, python_overhead)}
 
 
 def main():

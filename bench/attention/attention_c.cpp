@@ -25,6 +25,7 @@ struct xstage_attention_call {
     void* out[8];
     std::int64_t out_strides[8][3], out_rows[8];
     double scale;
+    double rescale_above;
     const char* instance;
     const std::uint32_t* mask;  ///< null: none; else packed rows of bits, on the host
     std::int64_t mask_batches, mask_heads;
@@ -54,6 +55,7 @@ void* xstage_attention_create(const xstage_attention_call* call, char* error, st
         a.lse = static_cast<float*>(call->lse);
         a.key_lengths = static_cast<const std::int32_t*>(call->key_lengths);
         a.scale = static_cast<float>(call->scale);
+        a.rescale_above = static_cast<float>(call->rescale_above);
         if (call->instance != nullptr) a.instance = call->instance;
         xstage::sparse::BlockMask mask;
         if (call->mask != nullptr) {

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Times the attention kernel against cuDNN on one GPU and writes one JSON document.
+"""Times the attention kernel against cuDNN, and FlashAttention-3 where the package fa3-fwd is installed, on one GPU
+and writes one JSON document.
 
 Graph replays timed by events; in every repetition the contenders run in a new random order, so that
 drifts of clock and temperature hit all alike. Inputs are random and rotate among several sets, so
@@ -28,7 +29,7 @@ from kernel import Library, flops  # noqa: E402
 PEAK_TFLOPS = 989.0  # dense 16-bit, NVIDIA's data sheet for H100 and H200 SXM
 # rows, heads, head_dim, causal
 SHAPES = [(s, h, 128, False) for s in (1024, 2048, 4096, 8192, 16384, 32768, 73728) for h in (6, 12, 24)]
-SHAPES += [(s, h, 64, False) for s, h in ((1024, 24), (4096, 24), (4429, 38), (17776, 12), (32768, 12))]
+SHAPES += [(s, h, 64, False) for s, h in ((1024, 24), (2048, 24), (4096, 24), (4429, 38), (17776, 12), (32768, 12))]
 SHAPES += [(4429, 24, 128, False), (7145, 24, 128, False)]
 SHAPES += [(s, h, d, True) for s, h, d in ((4096, 16, 128), (8192, 16, 128), (16384, 16, 128), (8192, 16, 64))]
 
@@ -37,6 +38,20 @@ def cudnn(q, k, v, causal):
     with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
         return F.scaled_dot_product_attention(
             q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=causal)
+
+
+def fa3():
+    """FlashAttention-3's forward as f(q, k, v, out, causal), or None."""
+    try:
+        import fa3_fwd._C  # noqa: F401  registers torch.ops.fa3_fwd
+    except ImportError:
+        return None
+
+    def call(q, k, v, out, causal):
+        torch.ops.fa3_fwd.fwd(q, k, v, None, None, None, out, *[None] * 16, q.shape[-1] ** -0.5, causal, -1, -1, 0, 0.0,
+                              True, None, 1, None, 0)
+
+    return call
 
 
 def captured(calls, count):
@@ -58,7 +73,7 @@ def interval(ratios, draws=2000):
     return statistics.median(ratios), medians[draws // 40], medians[-draws // 40]
 
 
-def measure(library, shape, instances, repetitions, dtype, peers):
+def measure(library, shape, instances, repetitions, dtype, peers, flash):
     rows, heads, dim, causal = shape
     work = flops(1, heads, rows, rows, dim, causal)
     bytes_per_set = 3 * rows * heads * dim * 2
@@ -73,6 +88,7 @@ def measure(library, shape, instances, repetitions, dtype, peers):
         plans = [library.plan(*x, out, causal=causal, instance=None if name == "xstage" else name)
                  for x in inputs]
         contenders[name], chosen[name] = plans, plans[0].instance
+    contenders["xstage_rescaling_late"] = [library.plan(*x, out, causal=causal, rescale_above=8.0) for x in inputs]
     if peers > 1:  # chunks of one tensor: the epilogue of a store to peers, without a link
         cuts = [rows * i // peers + (7 if 0 < i < peers else 0) for i in range(peers + 1)]
         chunks = [out[:, cuts[i]:cuts[i + 1]] for i in range(peers)]
@@ -80,6 +96,8 @@ def measure(library, shape, instances, repetitions, dtype, peers):
                                                    order="head_major" if causal else "rotated")
                                       for x in inputs]
     contenders["cudnn"] = [lambda x=x: cudnn(*x, causal) for x in inputs]
+    if flash is not None:
+        contenders["fa3"] = [lambda x=x: flash(*x, out, causal) for x in inputs]
     graphs = {name: captured(calls, count) for name, calls in contenders.items()}
 
     times = {name: [] for name in graphs}
@@ -97,12 +115,13 @@ def measure(library, shape, instances, repetitions, dtype, peers):
         median = statistics.median(ns)
         entry = {"instance": chosen.get(name), "median_ns": median, "ns": ns,
                  "tflops": work / median / 1e3, "fraction_of_peak": work / median / 1e3 / PEAK_TFLOPS}
-        if name != "cudnn":
-            ratio, low, high = interval([c / x for c, x in zip(times["cudnn"], ns)])
-            entry["speedup_over_cudnn"] = {"median": ratio, "low": low, "high": high}
+        for other in ("cudnn", "fa3"):
+            if name != other and other in times:
+                ratio, low, high = interval([c / x for c, x in zip(times[other], ns)])
+                entry["speedup_over_" + other] = {"median": ratio, "low": low, "high": high}
         row["contenders"][name] = entry
-        shown = entry.get("speedup_over_cudnn")
-        tail = "" if shown is None else "  %.3f [%.3f, %.3f] x cuDNN" % (shown["median"], shown["low"], shown["high"])
+        tail = "".join("  %.3f [%.3f, %.3f] x %s" % (*entry["speedup_over_" + other].values(), other)
+                       for other in ("cudnn", "fa3") if "speedup_over_" + other in entry)
         print("%6d x %2d x %3d %s %-32s %10.1f us %6.1f TFLOP/s %.3f of peak%s  %s" % (
             rows, heads, dim, "causal" if causal else "dense ", name, median / 1e3, entry["tflops"],
             entry["fraction_of_peak"], tail, chosen.get(name, "")), file=sys.stderr, flush=True)
@@ -156,6 +175,7 @@ def main():
         shapes = [(*map(int, s.rstrip("c").split("x")), s.endswith("c")) for s in a.shapes.split(",")]
     library = Library(a.library)
     started = time.time()
+    flash = fa3()
     document = new_document("attention_bench", a, dtype=a.dtype, peak_tflops=PEAK_TFLOPS)
     for shape in shapes:
         if time.time() - started > a.seconds:
@@ -163,7 +183,7 @@ def main():
             break
         names = a.instances.split(",") if a.instances else ["xstage"]
         document["rows"].append(
-            measure(library, shape, names, a.repetitions, getattr(torch, a.dtype), a.peers))
+            measure(library, shape, names, a.repetitions, getattr(torch, a.dtype), a.peers, flash))
         torch.cuda.empty_cache()
     write_document(document, a.out)
 

@@ -17,7 +17,7 @@ class _Call(ctypes.Structure):
         + [(n, _P) for n in "q k v lse key_lengths".split()]
         + [(n, _I * 3) for n in "q_strides k_strides v_strides".split()]
         + [("out", _P * 8), ("out_strides", (_I * 3) * 8), ("out_rows", _I * 8)]
-        + [("scale", ctypes.c_double), ("instance", ctypes.c_char_p)]
+        + [("scale", ctypes.c_double), ("rescale_above", ctypes.c_double), ("instance", ctypes.c_char_p)]
         + [("mask", _P), ("mask_batches", _I), ("mask_heads", _I)]
     )
 
@@ -42,7 +42,7 @@ class Plan:
     """out: one tensor, or a list of chunks of its rows, one for each destination."""
 
     def __init__(self, lib, q, k, v, out, lse=None, key_lengths=None, causal=False, scale=0.0,
-                 instance=None, order="head_major", rank=0, sm_limit=0, mask=None):
+                 instance=None, order="head_major", rank=0, sm_limit=0, mask=None, rescale_above=0.0):
         outs = out if isinstance(out, (list, tuple)) else [out]
         c = _Call()
         c.type = 0 if q.dtype == torch.bfloat16 else 1
@@ -56,7 +56,7 @@ class Plan:
         c.q_strides, c.k_strides, c.v_strides = _strides(q), _strides(k), _strides(v)
         for i, o in enumerate(outs):
             c.out[i], c.out_strides[i], c.out_rows[i] = o.data_ptr(), _strides(o), o.shape[1]
-        c.scale = scale
+        c.scale, c.rescale_above = scale, rescale_above
         c.instance = instance.encode() if instance else None
         if mask is not None:  # bool, host: [batches or 1][heads, kv_heads or 1][query blocks][key blocks]
             words = pack_mask(mask)

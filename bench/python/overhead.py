@@ -5,7 +5,8 @@
 
 Virtual ranks of one GPU: one call does the work of all of them, so its excess over their kernel calls is divided
 by their number. Nothing waits for the GPU inside a timed call; between blocks the stream is drained. Blocks of
-the candidates come in random order.
+the candidates come in random order. Beside the calls: their C part alone (_in_c), with a kernel that does nothing
+(_no_kernel), and a barrier, which is one launch.
 """
 
 import argparse
@@ -68,12 +69,26 @@ def gpu_rows(world, rows, heads, dim):
     nothing_half = xstage.Ulysses(
         group, rows=rows, heads=heads, head_dim=dim, gathered_only=True, attention=lambda q, k, v, *, out, scale: None
     )
+
+    def in_c(context):
+        """The C call alone, on the inputs of the call before."""
+        from xstage import _abi
+
+        pointer, n = context._inputs[id(context._sharded)]
+
+        def call():
+            streams, count = group.streams()
+            _abi.check(_abi.lib.xstage_ulysses_attend(context._handle, pointer, n, streams, count, context._results))
+
+        return call
+
     by_heads = [[x.transpose(1, 2) for x in g] for g in gathered]
 
     def direct():
         for r in range(world):
             F.scaled_dot_product_attention(by_heads[0][r], by_heads[1][r], by_heads[2][r])
 
+    whole.attend(*parts), nothing.attend(*parts)
     with torch.no_grad(), torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.CUDNN_ATTENTION):
         times = host_times({
             "direct": direct,
@@ -81,6 +96,9 @@ def gpu_rows(world, rows, heads, dim):
             "attend_and_scatter": lambda: half.attend_and_scatter(*gathered),
             "attend_no_kernel": lambda: nothing.attend(*parts),
             "attend_and_scatter_no_kernel": lambda: nothing_half.attend_and_scatter(*gathered),
+            "attend_in_c": in_c(whole),
+            "attend_in_c_no_kernel": in_c(nothing),
+            "barrier": group.barrier,
         })  # fmt: skip
     per_rank = {name: spread([t / world for t in values]) for name, values in times.items()}
     base = per_rank["direct"]["median"]

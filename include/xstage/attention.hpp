@@ -47,6 +47,11 @@ struct AttentionArguments {
     const std::int32_t* key_lengths = nullptr;  ///< device, per batch: keys behind it do not count
 
     float scale = 0;  ///< 0: 1/sqrt(head_dim); otherwise positive
+    /// O is scaled anew once a row's maximum has outgrown the reference of its exponentials by
+    /// 2^this. 0: at once, so that the largest probability is exactly 1 and errors are those of
+    /// other kernels. Up to 8, which fp16 still holds: 2 to 8% faster, but the largest probability is
+    /// rounded like any other (docs/attention.md has both figures).
+    float rescale_above = 0;
     /// Row r attends to keys up to r + length - q_rows: the last row sees the last key.
     bool causal = false;
 
@@ -74,6 +79,12 @@ class AttentionPlan {
     /// Enqueues on `stream` (a cudaStream_t) of the device the plan was made on.
     /// Rows for a peer are written when the launch is complete in stream order.
     void launch(void* stream) const;
+
+    /// The same call on other tensors: addresses and strides change, all else stays. Launches that
+    /// are enqueued or captured keep theirs. Throws Error (kBadInput) if the chunks of `out` have
+    /// other numbers of rows.
+    void rebind(const AttentionView& q, const AttentionView& k, const AttentionView& v,
+                const std::vector<AttentionDestination>& out, float* lse);
 
     const std::string& instance() const;
 

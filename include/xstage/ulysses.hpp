@@ -10,6 +10,10 @@
 #include "xstage/ulysses/plan.hpp"
 #include "xstage/ulysses/transform.hpp"
 
+namespace xstage::sparse {
+class BlockMask;
+}
+
 namespace xstage::ulysses {
 
 /// [batch, rows, heads, head_dim] in the problem's dtype; the last dimension is contiguous. Strides
@@ -53,7 +57,10 @@ struct AttentionCall {
     LseView lse;                               ///< data is null when nobody wants it
     const std::int32_t* kv_lengths = nullptr;  ///< per batch index of k, in k's memory; null: all
     std::int64_t kv_lengths_stride = 0;        ///< 0 when all batch indices share one length
-    void* stream = nullptr;                    ///< cudaStream_t; null on `host`
+    /// With Options::masked: which blocks of this rank's heads are computed; batches 1 or `batch`.
+    const sparse::BlockMask* mask = nullptr;
+    std::uint64_t mask_id = 0;  ///< unlike that of any other mask of this process
+    void* stream = nullptr;     ///< cudaStream_t; null on `host`
     /// Set when the plug does not store to `out`: a kernel with a result of its own says here where
     /// it stands (on this rank's GPU, until the stream has passed the call) and leaves `out` alone.
     View* own_out = nullptr;
@@ -72,10 +79,12 @@ struct Plug {
     /// Also understands AttentionCall::peers: its tiles may then alternate among the ranks without
     /// pad rows. `out` must still do.
     bool stores_to_peers = false;
+    /// Also understands AttentionCall::mask.
+    bool takes_mask = false;
 };
 
 /// Attention in plain fp32 on the host, row by row; the host backend's default plug. A row without
-/// a valid key gives 0 and an LSE of -inf.
+/// a valid key gives 0 and an LSE of -inf. Understands block masks.
 void reference_attention(const AttentionCall& call);
 
 /// Memory of the caller that takes a copy of a result instead of lending ours.
@@ -127,6 +136,9 @@ struct Options {
     SendOrder order = SendOrder::kInterleaved;
     int blocks = 0;      ///< of the first all-to-all; 0: as many as the GPU holds
     bool attend = true;  ///< memory for the first all-to-all too; false: attend_and_scatter alone
+    /// Calls compute the blocks of a mask (UlyssesAttention::set_mask), on rows in natural order:
+    /// the layout is kPeers or kScatter. Without text and key lengths.
+    bool masked = false;
 };
 
 /// Attention over ranks whose sequence is sharded: heads are gathered by one kernel that stores to
@@ -149,6 +161,11 @@ class UlyssesAttention {
                                            const fabric::Streams& streams = {});
     std::vector<Result> attend(const std::vector<ShardedInput>& inputs,
                                const fabric::Streams& streams = {});
+
+    /// Which blocks of the whole attention the next calls compute, with Options::masked; the same
+    /// on every rank. Its heads are 1, heads_kv or heads_q, its batches 1 or `batch`, its rows all
+    /// ranks'. Throws Error (kBadInput) if it does not fit.
+    void set_mask(std::shared_ptr<const sparse::BlockMask> mask);
 
     /// Turns with each call by itself; set it where calls must use a certain buffer.
     void use_buffer(int buffer);

@@ -87,6 +87,7 @@ typedef struct xstage_ulysses_options {
     int32_t kernel_returns_packed; /* `out` is packed scratch, sent on by a kernel of ours */
     int64_t tile_rows;             /* 0: 128 */
     int32_t builtin;               /* xstage_builtin, when kernel is NULL */
+    int32_t masked; /* calls compute the blocks of xstage_ulysses_set_mask (xstage_sparse.h) */
 } xstage_ulysses_options;
 
 typedef struct xstage_ulysses xstage_ulysses;

@@ -4,23 +4,30 @@
 
 #include "config.hpp"
 #include "params.hpp"
+#include "uniform.cuh"
 
 namespace xstage::attention {
 
-/// The tiles of this CTA, as the table lists them.
-template <class C>
+/// The tiles of this CTA, as the table lists them. What is read from memory is not uniform to the
+/// compiler, and with it all that a loop over it carries: the ring's slot would go through vector
+/// registers to every product. So a walk of whole warps broadcasts what it reads.
+template <class C, bool kWholeWarps>
 struct BlockWalk {
     std::int32_t round = 0;
 
+    __device__ __forceinline__ static std::int32_t uniform(std::int32_t value) {
+        if constexpr (kWholeWarps) return one_per_warp(value);
+        return value;
+    }
     __device__ __forceinline__ std::int32_t index(const BlockParams& p) const {
-        return __ldg(p.tile_begin + blockIdx.x) + round;
+        return uniform(__ldg(p.tile_begin + blockIdx.x)) + round;
     }
     __device__ __forceinline__ bool done(const BlockParams& p) const {
-        return index(p) >= __ldg(p.tile_begin + blockIdx.x + 1);
+        return index(p) >= uniform(__ldg(p.tile_begin + blockIdx.x + 1));
     }
     __device__ __forceinline__ plan::SparseTile at(const BlockParams& p) const {
         const int4 entry = __ldg(reinterpret_cast<const int4*>(p.tiles + index(p)));
-        return {{entry.x, entry.y, entry.z}, entry.w};
+        return {{uniform(entry.x), uniform(entry.y), uniform(entry.z)}, uniform(entry.w)};
     }
     __device__ __forceinline__ void next() { ++round; }
 };
@@ -31,6 +38,7 @@ template <class C>
 struct BlockList {
     static_assert(C::kRows == 128 && C::kKeys == 128, "a tile is a block of the mask");
 
+    static constexpr bool kHasEdge = false;
     std::int32_t count;  ///< key blocks of this tile
     std::int32_t first;  ///< keys in the first one
 

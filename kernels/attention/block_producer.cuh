@@ -14,7 +14,7 @@ struct BlockProducer {
 
     __device__ __forceinline__ void run() {
         Producer<C> load{p, shared, ring};
-        for (BlockWalk<C> walk; !walk.done(p); walk.next()) {
+        for (BlockWalk<C, /*kWholeWarps=*/false> walk; !walk.done(p); walk.next()) {
             const plan::SparseTile t = walk.at(p);
             const std::int32_t blocks = BlockList<C>(p, t).blocks();
             if (blocks == 0) continue;

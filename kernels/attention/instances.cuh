@@ -17,6 +17,6 @@ template <class Element, MaskKind kMask>
 using Tall64 = Config<Element, 64, kMask, 3, 128, 6, Turns::kAlways, /*query in registers=*/false>;
 
 template <class Element, MaskKind kMask>
-using Low64 = Config<Element, 64, kMask, 2, 128, 8, Turns::kAlways, /*query in registers=*/false>;
+using Low64 = Config<Element, 64, kMask, 2, 128, 8, Turns::kAlways, /*query in registers=*/true>;
 
 }  // namespace xstage::attention

@@ -16,13 +16,9 @@
 #include "producer.cuh"
 #include "ring.cuh"
 #include "softmax.cuh"
+#include "uniform.cuh"
 
 namespace xstage::attention {
-
-/// Broadcast, so that the compiler sees one value per warp and keeps it in a uniform register.
-__device__ __forceinline__ int one_per_warp(int value) {
-    return __shfl_sync(0xffffffffU, value, 0);
-}
 
 /// What differs for a block mask: arguments, who walks the tiles, who loads.
 template <class C, MaskKind kKind = C::kMask>
@@ -34,7 +30,7 @@ struct Parts {
 template <class C>
 struct Parts<C, MaskKind::kBlocks> {
     using Params = BlockParams;
-    using Walk = BlockWalk<C>;
+    using Walk = BlockWalk<C, /*kWholeWarps=*/true>;
     using Loader = BlockProducer<C>;
 };
 
@@ -139,7 +135,7 @@ struct MathGroup {
         release(slot);
         mask(keys, 0, first_row);
         float factor[2];
-        softmax.follow_maximum(s, p.scale_log2, factor);
+        softmax.follow_maximum(s, p.scale_log2, p.rescale_above, factor);
         softmax.exponentiate(s, p.scale_log2);
         pack_all<typename C::Element>(s, probabilities);
     }
@@ -166,23 +162,25 @@ struct MathGroup {
         }
     }
 
-    /// S of block n and O of block n-1 together.
+    /// S of block n and O of block n-1 together. Blocks behind the tile's edge (Mask::edge) spare
+    /// the questions, which would stand between the product and its softmax.
+    template <bool kEdge>
     __device__ __forceinline__ void overlapped_step(const Mask<C>& keys, RowSoftmax& softmax,
                                                     std::int32_t n, std::int32_t first_row) {
         const std::int32_t key_slot = take_slot();
         if constexpr (C::kTurns == Turns::kAlways) wait_turn();
         start_s(key_slot);
         const std::int32_t value_slot = take_slot();
-        clear_tail(keys, n - 1, value_slot);
+        if constexpr (kEdge) clear_tail(keys, n - 1, value_slot);
         start_output<C>(o, probabilities, slot_descriptor(value_slot));
         if constexpr (C::kTurns == Turns::kAlways) pass_turn();
         wait_products<1>();
         fence_registers(s);
         release(key_slot);
 
-        mask(keys, n, first_row);
+        if constexpr (kEdge) mask(keys, n, first_row);
         float factor[2];
-        softmax.follow_maximum(s, p.scale_log2, factor);
+        softmax.follow_maximum(s, p.scale_log2, p.rescale_above, factor);
         softmax.exponentiate(s, p.scale_log2);
         finish_output(softmax, factor);
         release(value_slot);
@@ -205,7 +203,12 @@ struct MathGroup {
         const std::int32_t first_row = at.tile * C::kRows + group * C::kGroupRows;
         if (blocks == 0) return;
         first_scores(keys, softmax, first_row);
-        for (std::int32_t n = 1; n < blocks; ++n) overlapped_step(keys, softmax, n, first_row);
+        std::int32_t n = 1;
+        if constexpr (Mask<C>::kHasEdge) {
+            const std::int32_t edge = keys.edge(first_row);
+            for (; n < edge; ++n) overlapped_step<true>(keys, softmax, n, first_row);
+        }
+        for (; n < blocks; ++n) overlapped_step<false>(keys, softmax, n, first_row);
         if constexpr (!C::kQueryInRegisters) release_q();
         output_step(keys, blocks - 1);
     }

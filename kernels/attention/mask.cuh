@@ -13,11 +13,15 @@ namespace xstage::attention {
 ///   block(n)                 the n-th of them (producer and math warps must be told the same),
 ///   is_partial(n, row)       whether the 64 rows from `row` on have a masked element there,
 ///   apply(s, n, row, pair)   -inf for the masked scores of a thread,
-///   clean_keys(n, kv_rows)   how many rows of its V may be multiplied by 0 without a NaN.
+///   clean_keys(n, kv_rows)   how many rows of its V may be multiplied by 0 without a NaN,
+///   edge(row)                from which block on neither question need be asked at a step that
+///                            takes the scores of that block and the output of the one before it,
+///   kHasEdge                 false: only for the first block.
 /// Here: all keys of the sample, or those up to the diagonal. Blocks go from the last key to the
 /// first, so that the partial ones come first.
 template <class C>
 struct KeyRange {
+    static constexpr bool kHasEdge = true;
     std::int32_t length;  ///< keys of this sample
     std::int32_t count;   ///< key blocks of this tile
     std::int32_t shift;   ///< causal: row r attends to keys up to r + shift
@@ -52,6 +56,16 @@ struct KeyRange {
     __device__ std::int32_t clean_keys(std::int32_t n, std::int32_t kv_rows) const {
         const std::int32_t inside = length - block(n) * C::kKeys;
         return length == kv_rows || inside > C::kKeys ? C::kKeys : inside;
+    }
+
+    __device__ std::int32_t edge(std::int32_t first_row) const {
+        std::int32_t whole = length / C::kKeys;  // blocks before it are not cut by the mask
+        if constexpr (C::kMask == MaskKind::kCausal) {
+            const std::int32_t seen = row_limit(first_row);
+            whole = seen < 0 ? 0 : seen / C::kKeys;
+        }
+        const std::int32_t partial = whole < count ? count - whole : 0;
+        return partial < 2 ? 2 < count ? 2 : count : partial;
     }
 
     __device__ std::int32_t row_limit(std::int32_t row) const {

@@ -31,6 +31,7 @@ struct KernelParams {
     std::int32_t heads_per_kv_head;
     std::int32_t kv_batch_step;  ///< 0 if all batches share one K and V
     float scale_log2;            ///< softmax scale * log2(e), positive
+    float rescale_above;         ///< 0 to 8, see AttentionArguments
     plan::AttentionGrid grid;
 };
 

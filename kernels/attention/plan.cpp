@@ -42,6 +42,7 @@ void check_arguments(const AttentionArguments& a) {
     require(a.kv_rows >= 0 && a.kv_rows <= kMostRows, "kv_rows must be below 2^31 - 512");
     require(a.heads <= kMostRows && a.batches <= kMostRows, "heads or batches");
     require(a.scale >= 0 && std::isfinite(a.scale), "scale must be positive, or 0 for the default");
+    require(a.rescale_above >= 0 && a.rescale_above <= 8, "rescale_above must be 0 to 8");
     require((a.k.stride_batch == 0) == (a.v.stride_batch == 0) || a.batches <= 1,
             "K and V must share their batches together or not at all");
     require(!a.out.empty() && a.out.size() <= plan::kMaxDestinations, "out needs 1 to 8 chunks");
@@ -148,6 +149,7 @@ struct AttentionPlan::State {
     attention::BlockParams params{};  // a kernel without a mask reads the first part
     std::unique_ptr<attention::BlockTable> table;
     unsigned ctas = 0;
+    AttentionArguments arguments;  ///< without the mask, which is copied
 };
 
 AttentionPlan::AttentionPlan(const AttentionArguments& a) : state_(std::make_unique<State>()) {
@@ -165,6 +167,8 @@ AttentionPlan::AttentionPlan(const AttentionArguments& a) : state_(std::make_uni
         masked ? *blocks.instance : attention::choose(shape_of(a), sms, a.instance);
     state_->instance = &instance;
     state_->name = instance.name;
+    state_->arguments = a;
+    state_->arguments.mask = nullptr;
     if (a.q_rows == 0 || a.batches == 0) return;
 
     attention::BlockParams& p = state_->params;
@@ -179,6 +183,7 @@ AttentionPlan::AttentionPlan(const AttentionArguments& a) : state_(std::make_uni
     p.kv_rows = static_cast<std::int32_t>(a.kv_rows);
     p.heads_per_kv_head = static_cast<std::int32_t>(a.heads / a.kv_heads);
     const double scale = a.scale > 0 ? a.scale : 1.0 / std::sqrt(double(a.head_dim));
+    p.rescale_above = a.rescale_above;
     p.scale_log2 = static_cast<float>(scale * 1.4426950408889634);
 
     state_->ctas = static_cast<unsigned>(std::min<std::int64_t>(sms, p.grid.size()));
@@ -204,6 +209,27 @@ void AttentionPlan::launch(void* stream) const {
                                 dim3(static_cast<unsigned>(instance.threads)), arguments,
                                 instance.shared_bytes, static_cast<cudaStream_t>(stream)),
                "attention launch");
+}
+
+void AttentionPlan::rebind(const AttentionView& q, const AttentionView& k, const AttentionView& v,
+                           const std::vector<AttentionDestination>& out, float* lse) {
+    AttentionArguments& a = state_->arguments;
+    const auto same_rows = [](const AttentionDestination& x, const AttentionDestination& y) {
+        return x.rows == y.rows;
+    };
+    require(std::equal(out.begin(), out.end(), a.out.begin(), a.out.end(), same_rows),
+            "the chunks of out must have the rows that the plan was made for");
+    require((k.stride_batch == 0) == (a.k.stride_batch == 0) &&
+                (v.stride_batch == 0) == (a.k.stride_batch == 0),
+            "K and V must share their batches as they did when the plan was made");
+    a.q = q;
+    a.k = k;
+    a.v = v;
+    a.out = out;
+    a.lse = lse;
+    if (state_->ctas == 0) return;
+    fill_maps(state_->params, a, *state_->instance);
+    state_->params.lse = lse;
 }
 
 const std::string& AttentionPlan::instance() const {

@@ -12,20 +12,17 @@ namespace xstage::attention {
 /// Running softmax of the two rows a thread shares with the other three of its quad (accumulator
 /// layout of wgmma: elements 4j, 4j+1 belong to the first row, 4j+2, 4j+3 to the second).
 /// Method: online softmax (Milakov and Gimelshein, 2018) in base 2, with the scale folded into the
-/// exponent, and a reference that follows the maximum only when it has been left far behind.
+/// exponent, and a reference that follows the maximum at once or when it has been left behind.
 struct RowSoftmax {
-    /// A stale reference is kept while exp2 of the excess stays below 2^8: that fits fp16 as well,
-    /// and spares the pass over O in almost every block.
-    static constexpr float kKeepBelow = 8.0F;
-
     float reference[2] = {-INFINITY, -INFINITY};  ///< in units of the base-2 exponent
     float sum[2] = {0.0F, 0.0F};                  ///< of this thread's elements only
 
-    /// Takes in the maxima of `s` and returns the factors that earlier sums and O must be scaled
-    /// by (1 when the reference stays).
+    /// Takes in the maxima of `s`; the reference follows one that exceeds it by more than `above`,
+    /// which spares the pass over O in almost every block, or by anything if that is 0. Returns the
+    /// factors that earlier sums and O must be scaled by (1 when the reference stays).
     template <int N>
     __device__ __forceinline__ void follow_maximum(const float (&s)[N], float scale_log2,
-                                                   float (&factor)[2]) {
+                                                   float above, float (&factor)[2]) {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             float even = s[2 * r];  // two chains: one alone waits for its own latency
@@ -39,7 +36,7 @@ struct RowSoftmax {
             most = fmaxf(most, __shfl_xor_sync(0xffffffffU, most, 1));
             most = fmaxf(most, __shfl_xor_sync(0xffffffffU, most, 2)) * scale_log2;
             factor[r] = 1.0F;
-            if (most - reference[r] > kKeepBelow) {
+            if (most - reference[r] > above) {
                 factor[r] = device::exp2_approx(reference[r] - most);
                 reference[r] = most;
                 sum[r] *= factor[r];

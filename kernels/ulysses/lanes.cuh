@@ -25,6 +25,16 @@ __device__ __forceinline__ Vector<T> load(const T* from) {
 }
 
 #ifdef __CUDACC__
+/// The compiler cannot know where a pointer from a table points; a generic store asks each time.
+template <class T>
+__device__ __forceinline__ void store_global(T* to, const Vector<T>& v) {
+    uint4 raw;
+    memcpy(&raw, &v, sizeof raw);
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)),
+                 "r"(raw.x), "r"(raw.y), "r"(raw.z), "r"(raw.w)
+                 : "memory");
+}
+
 /// Sum over the lanes of a group, every lane the same; distances as on the host.
 __device__ __forceinline__ float sum_over(float value, int lanes, unsigned mask) {
     for (int distance = lanes / 2; distance > 0; distance /= 2)
@@ -69,6 +79,27 @@ __device__ __forceinline__ void load_entries(float (&to)[kVector], bool fp32, co
     for (int j = 0; j < kVector; ++j) to[j] = entry[j].value();
 }
 
+struct TableEntries {
+    float cos[kVector], sin[kVector];
+};
+
+/// One by one, from any table. A call of its own: sixteen addresses at once would take the
+/// registers that the common case works in.
+template <class T>
+__device__ __noinline__ TableEntries scattered_entries(const Rotary& r, std::int64_t base,
+                                                       int first) {
+    TableEntries e;
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) {
+        const Pair pair = pair_of(r.kind, r.dims, first + j);
+        e.cos[j] =
+            table_entry<T>(r, r.cos, base + std::int64_t{cos_index(r, pair, first + j)} * r.step);
+        e.sin[j] =
+            table_entry<T>(r, r.sin, base + std::int64_t{sin_index(r, pair, first + j)} * r.step);
+    }
+    return e;
+}
+
 /// The table's entries for elements [first, first + 8) of a head.
 template <class T>
 __device__ __forceinline__ void load_table(float (&cos)[kVector], float (&sin)[kVector],
@@ -100,13 +131,11 @@ __device__ __forceinline__ void load_table(float (&cos)[kVector], float (&sin)[k
         }
         return;
     }
+    const TableEntries any = scattered_entries<T>(r, base, first);
 #pragma unroll
     for (int j = 0; j < kVector; ++j) {
-        const Pair pair = pair_of(r.kind, r.dims, first + j);
-        cos[j] =
-            table_entry<T>(r, r.cos, base + std::int64_t{cos_index(r, pair, first + j)} * r.step);
-        sin[j] =
-            table_entry<T>(r, r.sin, base + std::int64_t{sin_index(r, pair, first + j)} * r.step);
+        cos[j] = any.cos[j];
+        sin[j] = any.sin[j];
     }
 }
 
@@ -180,7 +209,8 @@ __device__ __forceinline__ LaneNorm lane_norm(const HeadScatter& s, int first) {
     n.rotates = s.rotary.kind != RotaryKind::kNone && first < s.rotary.dims;
     n.half = n.rotates && s.rotary.kind == RotaryKind::kHalf;
     n.leads = first < s.rotary.dims / 2;
-    n.partner = n.half ? pair_of(s.rotary.kind, s.rotary.dims, first).partner : first;
+    n.partner = n.half ? pair_of(s.rotary.kind, s.rotary.dims, first).partner
+                       : (first < s.head_dim ? first : 0);
     if (s.norm.kind == NormKind::kPerHead && s.norm.weight != nullptr && first < s.head_dim) {
         load_entries<T>(n.weight[0], s.norm.weight_fp32, s.norm.weight, first);
         load_entries<T>(n.weight[1], s.norm.weight_fp32, s.norm.weight, n.partner);
@@ -188,27 +218,28 @@ __device__ __forceinline__ LaneNorm lane_norm(const HeadScatter& s, int first) {
     return n;
 }
 
-/// One head's elements of this lane, normalised and rotated.
-template <class T>
+/// One head's elements of this lane, normalised and rotated. Without `kHalves` no pair is apart.
+template <class T, bool kHalves>
 __device__ __forceinline__ void transform(const HeadScatter& s, const LaneNorm& n, int first,
                                           int head, float rstd, Vector<T>& x,
                                           const Vector<T>& other, const float (&cos)[kVector],
                                           const float (&sin)[kVector]) {
     float own[kVector], partner[kVector];
+    const bool half = kHalves && n.half;
     if (s.norm.kind == NormKind::kFullWidth && s.norm.weight != nullptr) {
         float weight[kVector];
         const std::int64_t at = std::int64_t{head} * s.head_dim;
         load_entries<T>(weight, s.norm.weight_fp32, s.norm.weight, at + first);
         normalise<T>(own, x, s.norm, rstd, weight);
-        if (n.half) {
+        if (half) {
             load_entries<T>(weight, s.norm.weight_fp32, s.norm.weight, at + n.partner);
             normalise<T>(partner, other, s.norm, rstd, weight);
         }
     } else {
         normalise<T>(own, x, s.norm, rstd, n.weight[0]);
-        if (n.half) normalise<T>(partner, other, s.norm, rstd, n.weight[1]);
+        if (half) normalise<T>(partner, other, s.norm, rstd, n.weight[1]);
     }
-    if (n.half) {
+    if (half) {
         rotate<T, true>(s.rotary.math, x, own, partner, n.leads, cos, sin);
     } else if (n.rotates) {
         rotate<T, false>(s.rotary.math, x, own, own, true, cos, sin);

@@ -80,9 +80,11 @@ def test_structures_are_laid_out_as_the_headers_say(tmp_path):
             expected.append(getattr(kind, field).offset)
     source = tmp_path / "layout.c"
     source.write_text(
-        '#include <stdio.h>\n#include "xstage/xstage_ulysses.h"\n#include "xstage/xstage_moe.h"\nint main(void) {\n' + "\n".join(lines) + "\n}\n"
+        '#include <stdio.h>\n#include "xstage/xstage_moe.h"\n#include "xstage/xstage_sparse.h"\nint main(void) {\n'
+        + "\n".join(lines)
+        + "\n}\n"
     )
     subprocess.run([compiler, "-I", INCLUDE, source, "-o", tmp_path / "layout"], check=True)
     found = subprocess.run([tmp_path / "layout"], capture_output=True, text=True, check=True).stdout.split()
     assert [int(x) for x in found] == expected
-    assert len(structures) == 17
+    assert len(structures) == 22

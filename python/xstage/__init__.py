@@ -22,6 +22,8 @@ _WHERE = {
     "register_attention": "xstage.attention",
     "MegaMoe": "xstage.moe",
     "mega_moe": "xstage.moe",
+    "BlockMask": "xstage.block_sparse",
+    "block_sparse_attention": "xstage.block_sparse",
     "Norm": "xstage.transforms",
     "Rotary": "xstage.transforms",
     "stitch": "xstage.stitched",

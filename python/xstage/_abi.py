@@ -1,4 +1,4 @@
-"""The C ABI (xstage.h, xstage_ulysses.h, xstage_moe.h) by ctypes: structures, library, errors."""
+"""The C ABI (xstage.h, xstage_ulysses.h, xstage_moe.h, xstage_sparse.h) by ctypes: structures, library, errors."""
 
 from __future__ import annotations
 
@@ -130,6 +130,7 @@ class UlyssesOptions(_Sized):
         ("kernel_returns_packed", c_int32),
         ("tile_rows", c_int64),
         ("builtin", c_int32),
+        ("masked", c_int32),
     ]
 
 
@@ -242,6 +243,63 @@ class MoeInput(ctypes.Structure):
     ]
 
 
+class BlockSparseTensors(ctypes.Structure):
+    _fields_ = [("q", View), ("k", View), ("v", View), ("out", View), ("lse", c_void_p)]
+
+
+class BlockSparseOptions(_Sized):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("dtype", c_int32),
+        ("head_dim", c_int32),
+        ("batch", c_int32),
+        ("heads_q", c_int32),
+        ("heads_kv", c_int32),
+        ("rows_q", c_int64),
+        ("rows_kv", c_int64),
+        ("tensors", BlockSparseTensors),
+        ("scale", c_float),
+        ("mask", c_void_p),
+        ("on_host", c_int32),
+    ]
+
+
+class TokenLayout(ctypes.Structure):
+    _fields_ = [("text", c_int64), ("frames", c_int64), ("height", c_int64), ("width", c_int64)]
+
+
+class SparseMassOptions(_Sized):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("dtype", c_int32),
+        ("head_dim", c_int32),
+        ("heads_q", c_int32),
+        ("heads_kv", c_int32),
+        ("rows", c_int64),
+        ("q", View),
+        ("k", View),
+        ("scale", c_float),
+        ("lse", c_void_p),
+        ("sampled_rows", POINTER(c_int64)),
+        ("sampled_count", c_size_t),
+        ("on_host", c_int32),
+    ]
+
+
+class SparseSizes(ctypes.Structure):
+    _fields_ = [
+        ("layers", c_int64),
+        ("steps", c_int64),
+        ("heads", c_int64),
+        ("prompts", c_int64),
+        ("blocks", c_int64),
+        ("layout", TokenLayout),
+        ("sampled_rows", c_int64),
+        ("density", c_double),
+        ("strength", c_double),
+    ]
+
+
 _STREAMS = [c_void_p, c_size_t]
 # name: (result, arguments); a result of `int` is a status, checked by call().
 _FUNCTIONS = {
@@ -280,6 +338,37 @@ _FUNCTIONS = {
     "xstage_moe_destroy": (None, [c_void_p]),
     "xstage_moe_set_order": (c_int, [c_void_p, c_char_p]),
     "xstage_moe_run": (c_int, [c_void_p, c_void_p, c_size_t, *_STREAMS]),
+    "xstage_block_mask_create": (c_int, [c_int32, c_int32, c_int64, c_int64, c_void_p, POINTER(c_void_p)]),
+    "xstage_block_mask_destroy": (None, [c_void_p]),
+    "xstage_block_mask_with_dense": (c_int, [c_void_p, c_int64, c_int64, POINTER(c_void_p)]),
+    "xstage_block_mask_bits": (c_int, [c_void_p, c_void_p]),
+    "xstage_block_mask_density": (c_int, [c_void_p, c_int32, c_int32, POINTER(c_double)]),
+    "xstage_block_mask_heads": (c_int, [c_void_p, POINTER(c_int32), c_int32, POINTER(c_void_p)]),
+    "xstage_block_mask_balance": (c_int, [c_void_p, c_int32, POINTER(c_int32), POINTER(c_double)]),
+    "xstage_block_sparse_create": (c_int, [POINTER(BlockSparseOptions), POINTER(c_void_p)]),
+    "xstage_block_sparse_destroy": (None, [c_void_p]),
+    "xstage_block_sparse_attention": (c_int, [c_void_p, POINTER(BlockSparseTensors), c_void_p]),
+    "xstage_ulysses_set_mask": (c_int, [c_void_p, c_void_p]),
+    "xstage_sparse_mass": (c_int, [POINTER(SparseMassOptions), c_void_p, c_void_p, c_void_p]),
+    "xstage_sparse_maps_create": (c_int, [POINTER(TokenLayout), c_int64, c_int64, c_int64, POINTER(c_void_p)]),
+    "xstage_sparse_maps_read": (c_int, [c_char_p, POINTER(c_void_p)]),
+    "xstage_sparse_maps_write": (c_int, [c_void_p, c_char_p]),
+    "xstage_sparse_maps_destroy": (None, [c_void_p]),
+    "xstage_sparse_maps_add": (c_int, [c_void_p, c_int64, c_int64, c_void_p, c_void_p]),
+    "xstage_sparse_maps_end_prompt": (c_int, [c_void_p]),
+    "xstage_sparse_maps_sizes": (c_int, [c_void_p, POINTER(SparseSizes)]),
+    "xstage_sparse_maps_rows": (c_int, [c_void_p, POINTER(c_int64)]),
+    "xstage_sparse_maps_remainders": (c_int, [c_void_p, c_int64, c_void_p]),
+    "xstage_sparse_maps_tune": (c_int, [c_void_p, c_double, c_double, c_double, c_double]),
+    "xstage_sparse_maps_budgets": (c_int, [c_void_p, c_int64, c_int64, POINTER(c_float)]),
+    "xstage_sparse_maps_fidelity": (
+        c_int,
+        [c_void_p, c_int64, c_int64, c_int64, c_float, POINTER(c_double), POINTER(c_double)],
+    ),
+    "xstage_sparse_maps_mask": (
+        c_int,
+        [c_void_p, c_int64, POINTER(c_float), c_double, POINTER(TokenLayout), POINTER(c_void_p)],
+    ),
     "xstage_dlpack_make": (
         c_int,
         [c_void_p, c_int32, c_int32, c_int32, c_int32, POINTER(c_int64), POINTER(c_int64), POINTER(c_void_p)],

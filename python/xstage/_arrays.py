@@ -39,6 +39,7 @@ _capsule_new.restype, _capsule_new.argtypes = py_object, [c_void_p, c_char_p, c_
 
 _DL_TYPES = {
     (0, 32): "int32",
+    (1, 32): "uint32",
     (0, 64): "int64",
     (1, 8): "uint8",
     (2, 16): "float16",

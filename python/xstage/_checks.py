@@ -56,7 +56,8 @@ def address(x) -> int:
 
 def layout(x) -> tuple:
     try:
-        return x.shape, x.stride(), x.dtype, x.device, x.requires_grad
+        # A device's number is had without making an object of it; -1 is the CPU.
+        return x.shape, x.stride(), x.dtype, x.get_device(), x.requires_grad
     except AttributeError:
         pass
     return tuple(x.shape), getattr(x, "strides", None), str(getattr(x, "dtype", "")), type(x)

@@ -10,13 +10,14 @@ from typing import Callable
 
 from xstage import _abi, _arrays
 from xstage._errors import BadInput, Unsupported
+from xstage.block_sparse import BlockMask
 
 _registered: dict[str, Callable] = {}
 _SCALES = ("scale", "softmax_scale", "sm_scale")
 
 
-def register_attention(name: str, kernel: Callable) -> Callable:
-    """Names a callable, so that compiled code can pass `attention=name`. Returns the callable."""
+def register_attention(name: str, kernel: Callable | BlockMask) -> Callable | BlockMask:
+    """Names a callable or a block mask, so that compiled code can pass `attention=name`. Returns it."""
     if name in _BUILT_IN or name in _ADAPTERS:
         raise BadInput(f"{name!r} is a name of xstage's own; choose another")
     _registered[name] = kernel
@@ -33,6 +34,7 @@ class Plug:
     def __init__(self, name: str, kernel: Callable | None = None, built_in: int = 0):
         self.name, self.kernel, self.built_in = name, kernel, built_in
         self.returns_packed = False
+        self.mask: BlockMask | None = None
         self.error: BaseException | None = None
         self.c_kernel = _abi.AttentionKernel()
         self.framework, self.device_of = "torch", None
@@ -146,13 +148,34 @@ class Plug:
 
 
 def _flash_attention_3() -> Callable:
-    try:
-        from flash_attn_interface import _flash_attn_forward
-    except ImportError as error:
-        raise Unsupported(f"attention='fa3' needs FlashAttention-3 (module flash_attn_interface): {error}") from None
+    import importlib
+
+    import torch
+
+    # The package of PyPI (fa3-fwd), and FlashAttention's own build: one operator under two names.
+    for module, space in (("fa3_fwd._C", "fa3_fwd"), ("flash_attn_interface", "flash_attn_3")):
+        try:
+            importlib.import_module(module)
+            forward = getattr(torch.ops, space).fwd
+            break
+        except (ImportError, AttributeError):
+            continue
+    else:
+        raise Unsupported(
+            "attention='fa3' needs FlashAttention-3: pip install --no-deps fa3-fwd, or its own build (module "
+            "flash_attn_interface)"
+        )
+    first: dict = {}
 
     def fa3(q, k, v, out, scale, lse=None):
-        found = _flash_attn_forward(q, k, v, out=out, softmax_scale=scale, causal=False)
+        index = None
+        if q.shape[0] > 1 and k.stride(0) == 0:
+            # Keys that all batch indices share: it wants one batch of them and a table of zeros.
+            key = (q.device, q.shape[0])
+            if key not in first:
+                first[key] = torch.zeros(q.shape[0], dtype=torch.int32, device=q.device)
+            index, k, v = first[key], k[:1], v[:1]
+        found = forward(q, k, v, out=out, kv_batch_idx=index, softmax_scale=scale, num_splits=1)
         if lse is not None:
             lse.copy_(found[1])
 
@@ -182,6 +205,12 @@ def plug_for(attention, backend: str) -> Plug:
     torch = sys.modules.get("torch")
     if torch is not None and attention is torch.nn.functional.scaled_dot_product_attention:
         attention = "cudnn" if backend != "host" else "reference"
+    if isinstance(attention, str) and isinstance(_registered.get(attention), BlockMask):
+        attention = _registered[attention]
+    if isinstance(attention, BlockMask):
+        plug = Plug("block_sparse", built_in=_BUILT_IN["reference" if backend == "host" else "xstage"])
+        plug.mask = attention
+        return plug
     if attention is None:
         return Plug("reference" if backend == "host" else "cudnn")
     if isinstance(attention, str):

@@ -9,6 +9,8 @@ from typing import Callable, Sequence
 from xstage import _arrays
 from xstage import group as _group
 from xstage._errors import BadInput
+from xstage.attention import _registered
+from xstage.block_sparse import BlockMask
 from xstage.ulysses import Ulysses
 
 _MOST_CONTEXTS = 16
@@ -43,8 +45,9 @@ def ulysses_attention(
     joint_q, joint_k, joint_v: text rows that all ranks hold alike, [B, T, H, D]; joint_strategy: "front" or
         "rear", where they stand among the keys ("rear" with kv_lengths).
     seq_lens: S_local of every rank; needed when they differ. kv_seq_lens: the same for k and v (default: seq_lens).
-    out: memory for the result, at the price of one copy. attention: see xstage.Ulysses. transforms: norms and
-        rotations of q and k on the way, see xstage.Ulysses.attend; not under torch.compile.
+    out: memory for the result, at the price of one copy. attention: see xstage.Ulysses; block masks may differ
+        from call to call. transforms: norms and rotations of q and k on the way, see xstage.Ulysses.attend; not
+        under torch.compile.
 
     Returns out [B, S_local, H, D]; with text (out, joint_out); with return_lse also the fp32 LSE
     [B, H, S_local] (and [B, H, T]). The result is lent until the next call with the same shapes;
@@ -75,6 +78,7 @@ def ulysses_attention(
         g, q, k, joint_q, joint_k, kv_lengths is not None, joint_strategy, seq_lens, kv_seq_lens, return_lse,
         attention,
     )  # fmt: skip
+    _set_mask(context, attention)
     return context.attend(
         q, k, v, joint_q=joint_q, joint_k=joint_k, joint_v=joint_v, kv_lengths=kv_lengths, scale=scale, out=out,
         transforms=transforms,
@@ -106,7 +110,8 @@ def attend_and_scatter(
     one = q[0] if isinstance(q, (list, tuple)) else q
     key = (
         "gathered", one.shape, _dtype_key(one), heads, kv_heads, tuple(seq_lens),
-        None if kv_seq_lens is None else tuple(kv_seq_lens), kv_lengths is not None, return_lse, attention,
+        None if kv_seq_lens is None else tuple(kv_seq_lens), kv_lengths is not None, return_lse,
+        _plug_key(attention),
     )  # fmt: skip
     context = _cached(
         g,
@@ -117,6 +122,7 @@ def attend_and_scatter(
             lengths=kv_lengths is not None, attention=attention, gathered_only=True,
         ),
     )  # fmt: skip
+    _set_mask(context, attention)
     return context.attend_and_scatter(q, k, v, kv_lengths=kv_lengths, scale=scale, out=out)
 
 
@@ -136,7 +142,7 @@ def context_for(
         q.shape, k.shape, _dtype_key(q), None if joint_q is None else joint_q.shape[1],
         None if joint_k is None else joint_k.shape[1], lengths, joint_strategy,
         None if seq_lens is None else tuple(seq_lens), None if kv_seq_lens is None else tuple(kv_seq_lens),
-        return_lse, attention,
+        return_lse, _plug_key(attention),
     )  # fmt: skip
 
     def arguments():
@@ -166,6 +172,21 @@ def _checked(rows, group):
     if len(rows) != group.world:
         raise BadInput(f"seq_lens has {len(rows)} entries for {group.world} ranks")
     return rows
+
+
+def _plug_key(attention):
+    """Contexts differ by their kernel; all block masks are one kernel."""
+    return "a block mask" if isinstance(_by_name(attention), BlockMask) else attention
+
+
+def _by_name(attention):
+    return _registered.get(attention, attention) if isinstance(attention, str) else attention
+
+
+def _set_mask(context: Ulysses, attention) -> None:
+    mask = _by_name(attention)
+    if isinstance(mask, BlockMask) and context._plug.mask is not mask:
+        context.set_mask(mask)
 
 
 def _dtype_key(x):

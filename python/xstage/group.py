@@ -112,6 +112,7 @@ class Group:
         self.devices: list[int] = list(devices or [])
         self._order = list(dict.fromkeys(self.devices or [0]))
         self._streams = (c_void_p * len(self._order))()
+        self._streams_at, self._raw_stream = ctypes.cast(self._streams, c_void_p), None
         self.fallback_reason: str = _abi.lib.xstage_fabric_fallback_reason(self._handle).decode()
         if asked == "auto" and backend == "host" and not self.fallback_reason:
             no_driver = "no CUDA driver (libcuda.so.1) can be loaded here"
@@ -170,12 +171,14 @@ class Group:
         """The current CUDA stream of each device of this process's ranks, for a C call."""
         if self.backend == "host":
             return None, 0
-        torch = sys.modules.get("torch")
-        if torch is None:
-            return None, 0
+        if self._raw_stream is None:
+            torch = sys.modules.get("torch")
+            if torch is None:
+                return None, 0
+            self._raw_stream = torch._C._cuda_getCurrentRawStream
         for i, device in enumerate(self._order):
-            self._streams[i] = torch._C._cuda_getCurrentRawStream(device)
-        return self._streams, len(self._order)
+            self._streams[i] = self._raw_stream(device)
+        return self._streams_at, len(self._order)
 
     def device_of(self, local: int) -> tuple[int, int]:
         """DLPack's (type, id) of a local rank's memory."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from xstage import functional, moe
+from xstage import block_sparse, functional, moe
 from xstage import group as _group
 from xstage._errors import BadInput
 
@@ -25,6 +25,10 @@ _library.define(
 )
 _library.define(
     "mega_moe(Tensor x, Tensor experts, Tensor weights, Tensor? x_scale, Tensor? tokens_at, *, str layer) -> Tensor"
+)
+_library.define(
+    "block_sparse_attention(Tensor q, Tensor k, Tensor v, Tensor mask, *, float scale=0.0, bool return_lse=False) "
+    "-> Tensor[]"
 )
 
 
@@ -98,11 +102,40 @@ def traced_moe(x, experts, weights, x_scale, tokens_at, layer):
     return torch.ops.xstage.mega_moe(x, experts, weights, x_scale, tokens_at, layer=layer)
 
 
+def _sparse(q, k, v, mask, *, scale=0.0, return_lse=False):
+    with torch.no_grad():
+        found = block_sparse.block_sparse_attention(q, k, v, mask, scale=scale or None, return_lse=return_lse)
+    return list(found) if return_lse else [found]
+
+
+def _sparse_fake(q, k, v, mask, *, scale=0.0, return_lse=False):
+    found = [torch.empty(q.shape, dtype=q.dtype, device=q.device)]
+    if return_lse:
+        shape = (q.shape[0], q.shape[2], q.shape[1])
+        found.append(torch.empty(shape, dtype=torch.float32, device=q.device))
+    return found
+
+
+def traced_sparse(q, k, v, mask, scale, out, return_lse):
+    """block_sparse_attention as a compiler may trace it; the mask by its words, which stay on the host."""
+    if not isinstance(mask, torch.Tensor):
+        raise BadInput("compiled code passes a mask by its words: mask.torch(), made outside of it")
+    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        raise BadInput("forward only: an input requires grad; call under torch.no_grad(), or detach it")
+    found = torch.ops.xstage.block_sparse_attention(q, k, v, mask, scale=scale or 0.0, return_lse=return_lse)
+    if out is not None:
+        out.copy_(found[0])
+        found[0] = out
+    return tuple(found) if return_lse else found[0]
+
+
 for _key in ("CPU", "CUDA"):
+    _library.impl("block_sparse_attention", _sparse, _key)
     _library.impl("mega_moe", _moe, _key)
     _library.impl("ulysses_attention", _ulysses, _key)
     _library.impl("attend_and_scatter", _gathered, _key)
 torch.library.register_fake("xstage::ulysses_attention", _ulysses_fake, lib=_library)
+torch.library.register_fake("xstage::block_sparse_attention", _sparse_fake, lib=_library)
 torch.library.register_fake("xstage::mega_moe", _moe_fake, lib=_library)
 torch.library.register_fake("xstage::attend_and_scatter", _gathered_fake, lib=_library)
 

@@ -9,10 +9,11 @@ from typing import Callable, Sequence
 
 from xstage import _abi, _arrays, _checks
 from xstage import group as _group
+from xstage._calls import Calls
 from xstage._errors import BadInput, Closed, XstageError
 from xstage.attention import plug_for
 
-class Ulysses(_group.Child):
+class Ulysses(Calls, _group.Child):
     """One attention problem over the ranks of a group. Collective to build, to call and to close.
 
     group: xstage.Group, torch process group, the name of either, or None for torch's default group.
@@ -23,7 +24,8 @@ class Ulysses(_group.Child):
     dtype: "bfloat16", "float16", "float32" (host only, or a callable), or torch's or numpy's object.
     lse: results come with the row sums' logarithm. lengths: calls take kv_lengths.
     attention: "cudnn", "xstage", "fa3", "fa4", a registered name, or a callable
-        f(q, k, v, *, out, scale) on [B, S, H, D] (docs/python.md); None: cuDNN, or the reference on the host.
+        f(q, k, v, *, out, scale) on [B, S, H, D] (docs/python.md); None: cuDNN, or the reference on the host;
+        an xstage.BlockMask over all ranks' rows and all heads, the same on every rank: its blocks alone.
     layout: of the stitched result: "auto", "batched", "padded", "pages", "split", "scatter".
     out_pitch: elements between rows of the result, at least heads * head_dim (0: that).
     gathered_only: memory for attend_and_scatter alone.
@@ -94,6 +96,7 @@ class Ulysses(_group.Child):
             kernel=plug.c_kernel,
             builtin=plug.built_in,
             kernel_returns_packed=plug.returns_packed,
+            masked=plug.mask is not None,
         )
         if self.rows_kv is not None:
             options.rows_kv = (c_int64 * g.world)(*self.rows_kv)
@@ -110,17 +113,12 @@ class Ulysses(_group.Child):
         self._sharded = (_abi.ShardedInput * n)()
         self._gathered = (_abi.GatheredInput * n)()
         self._results = (_abi.UlyssesResult * n)()
-        # Views into the arrays, made once: each attribute of a ctypes structure is a new object.
-        self._slots = [
-            (c, c.q.image, c.k.image, c.v.image, c.q.text, c.k.text, c.v.text, c.to.out) for c in self._sharded
-        ]
-        self._found = [(r.out, r.text_out, r.lse) for r in self._results]
-        self._inputs = {id(a): (ctypes.cast(a, c_void_p), n) for a in (self._sharded, self._gathered)}
-        self._seen: dict = {}
-        self._lent: dict = {}
+        self._prepare()
         self._last: list = []
         self.called = self._transformed = False
         self._join()
+        if plug.mask is not None:
+            self.set_mask(plug.mask)
 
     # ---- what it is ------------------------------------------------------------------------------
 
@@ -176,6 +174,15 @@ class Ulysses(_group.Child):
 
         return numpy.empty(shape, self.dtype)
 
+    def set_mask(self, mask) -> None:
+        """The blocks that the next calls compute, for an object whose attention is an xstage.BlockMask.
+
+        A mask of the same rows, the same on every rank. A captured graph keeps the mask it was captured with, as
+        long as that is among the 256 latest of this object.
+        """
+        _abi.check(_abi.lib.xstage_ulysses_set_mask(self._open(), mask.handle))
+        self._plug.mask = mask
+
     # ---- calls -----------------------------------------------------------------------------------
 
     def attend(self, q, k, v, *, joint_q=None, joint_k=None, joint_v=None, kv_lengths=None, scale=None, out=None,
@@ -192,17 +199,37 @@ class Ulysses(_group.Child):
         then with lse the fp32 [B, H, S_local] and, with text, [B, H, text]. On a group with several local
         ranks every argument is a list with one entry per rank, and so is the result.
         """
-        handle = self._open()
+        handle = self._handle if self._handle else self._open()
         if self._copies and out is None:
             many = len(self._sharded) > 1
             out = [self._out_for(i, x) for i, x in enumerate(q if many else [q])]
             out = out if many else out[0]
         if transforms is not None or self._transformed:
             self._transform(transforms)
-        if len(self._sharded) > 1:
-            return self._attend_lists(handle, q, k, v, joint_q, joint_k, joint_v, kv_lengths, scale, out)
-        self._fill_sharded(0, q, k, v, joint_q, joint_k, joint_v, kv_lengths, scale, out)
-        return self._finish(_abi.lib.xstage_ulysses_attend, handle, self._sharded, (q,), (out,))[0]
+        if scale != self._scale:
+            self._scale = scale
+            for slot in self._slots:
+                slot[0].scale = scale or 0.0
+        n = len(self._slots)
+        plain = joint_q is None and joint_k is None and joint_v is None and kv_lengths is None and out is None
+        if n > 1:
+            lists = [_checks.as_list(x, n, True) for x in (q, k, v)]
+            outs = None
+            if plain:
+                for i in range(n):
+                    self._fill_plain(i, lists[0][i], lists[1][i], lists[2][i])
+            else:
+                others = [_checks.as_list(x, n, True) for x in (joint_q, joint_k, joint_v, kv_lengths, out)]
+                for i in range(n):
+                    self._fill_sharded(i, *(x[i] for x in lists), *(x[i] for x in others))
+                outs = others[4]
+            return self._finish(_abi.lib.xstage_ulysses_attend, handle, self._sharded, lists[0], outs)
+        if plain:
+            self._fill_plain(0, q, k, v)
+        else:
+            self._fill_sharded(0, q, k, v, joint_q, joint_k, joint_v, kv_lengths, out)
+        outs = None if out is None else (out,)
+        return self._finish(_abi.lib.xstage_ulysses_attend, handle, self._sharded, (q,), outs)[0]
 
     __call__ = attend
 
@@ -230,6 +257,7 @@ class Ulysses(_group.Child):
             if outs[i] is not None:
                 c.to.out.data = _checks.address(outs[i])
             c.scale = scale or 0.0
+        outs = None if out is None else outs
         found = self._finish(_abi.lib.xstage_ulysses_attend_and_scatter, handle, self._gathered, qs, outs)
         return found if many else found[0]
 
@@ -243,132 +271,6 @@ class Ulysses(_group.Child):
             c = self._sharded[i]
             transforms.apply(one or {}, {"q": c.q, "k": c.k}, self, rows)
         self._transformed = any(one for one in each)
-
-    def _attend_lists(self, handle, q, k, v, joint_q, joint_k, joint_v, kv_lengths, scale, out):
-        n = len(self._sharded)
-        lists = [_checks.as_list(x, n, True) for x in (q, k, v, joint_q, joint_k, joint_v, kv_lengths)]
-        outs = _checks.as_list(out, n, True)
-        for i in range(n):
-            self._fill_sharded(i, *(x[i] for x in lists), scale, outs[i])
-        return self._finish(_abi.lib.xstage_ulysses_attend, handle, self._sharded, lists[0], outs)
-
-    def _fill_sharded(self, i, q, k, v, joint_q, joint_k, joint_v, kv_lengths, scale, out):
-        c = self._slots[i][0]
-        if not self._known(i, (q, k, v, out, kv_lengths, joint_q, joint_k, joint_v)):
-            rank = self.group.local_ranks[i]
-            rows_kv = (self.rows_kv or self.rows)[rank]
-            _checks.fill(self, c.q.image, q, self.rows[rank], self.heads, "q")
-            _checks.fill(self, c.k.image, k, rows_kv, self.kv_heads, "k")
-            _checks.fill(self, c.v.image, v, rows_kv, self.kv_heads, "v")
-            for name, text, rows, heads, to in (
-                ("joint_q", joint_q, self.text, self.heads, c.q.text),
-                ("joint_k", joint_k, self.text_kv, self.kv_heads, c.k.text),
-                ("joint_v", joint_v, self.text_kv, self.kv_heads, c.v.text),
-            ):
-                if (text is None) != (rows == 0):
-                    given = "is missing" if text is None else "was given"
-                    raise BadInput(f"{name} {given}, and this object was built for {rows} text rows")
-                if text is not None:
-                    _checks.fill(self, to, text, rows, heads, name)
-            self._rest(c, i, kv_lengths, out)
-        _, q_view, k_view, v_view, q_text, k_text, v_text, to = self._slots[i]
-        q_view.data, k_view.data, v_view.data = _checks.address(q), _checks.address(k), _checks.address(v)
-        if joint_q is not None:
-            q_text.data = _checks.address(joint_q)
-        if joint_k is not None:
-            k_text.data, v_text.data = _checks.address(joint_k), _checks.address(joint_v)
-        if kv_lengths is not None:
-            c.kv_lengths = _checks.address(kv_lengths)
-        if out is not None:
-            to.data = _checks.address(out)
-        c.scale = scale or 0.0
-
-    def _known(self, place, tensors) -> bool:
-        """Whether these layouts were checked before: then only addresses change."""
-        key = tuple([None if t is None else _checks.layout(t) for t in tensors])
-        if self._seen.get(place) == key:
-            return True
-        self._seen.pop(place, None)
-        self._pending = (place, key)
-        return False
-
-    def _rest(self, c, i, kv_lengths, out) -> None:
-        """Lengths and destination of one input; the layouts are then known."""
-        if (kv_lengths is not None) != self.lengths:
-            raise BadInput(f"this object was built with lengths={self.lengths}; kv_lengths must be given exactly then")
-        if kv_lengths is not None:
-            c.kv_lengths = _checks.lengths(self, kv_lengths)
-        ctypes.memset(ctypes.byref(c.to), 0, ctypes.sizeof(c.to))
-        if out is not None:
-            _checks.fill(self, c.to.out, out, self.rows[self.group.local_ranks[i]], self.heads, "out")
-        place, key = self._pending
-        self._seen[place] = key
-
-    def _finish(self, function, handle, inputs, like, outs) -> list:
-        if not self.called:
-            _checks.refuse_capture("its first call plans")
-        if self.poison:
-            self._poison()
-        framework = _arrays.framework_of(like[0])
-        self._plug.framework = framework if framework != "dlpack" else "numpy"
-        streams, count = self.group.streams()
-        pointer, n = self._inputs[id(inputs)]
-        status = function(handle, pointer, n, streams, count, self._results)
-        if status:
-            self._plug.raise_error()
-            raise _abi.error_of(status)
-        self.called = True
-        found = [self._lend(i, framework, outs[i]) for i in range(len(inputs))]
-        if self.poison:
-            self._last = [x for one in found for x in (one if isinstance(one, tuple) else (one,))]
-            self._last = [x for x in self._last if all(x is not o for o in outs)]
-        return found
-
-    def _lend(self, i: int, framework: str, out):
-        # Lent memory turns with the buffers: as many entries as there are of those.
-        lent, text, sums = self._found[i]
-        key = (i, framework, None if out is not None else lent.data, text.data, sums.data)
-        views = self._lent.get(key)
-        if views is None:
-            result = self._results[i]
-            views = self._lent[key] = self._make_views(i, framework, result, out is None)
-        if framework == "torch":
-            # A new alias each time: what a user does to its metadata stays there.
-            views = [x.detach() for x in views]
-        if out is not None:
-            views = [out, *views]
-        return views[0] if len(views) == 1 else tuple(views)
-
-    def _make_views(self, i: int, framework: str, result, lent: bool) -> list:
-        rank = self.group.local_ranks[i]
-        device = self.group.device_of(i)
-        rows = self.rows[rank]
-
-        def tensor(view, rows):
-            shape = (self.batch, rows, self.heads, self.head_dim)
-            strides = (view.batch_stride, view.row_stride, view.head_stride, 1)
-            return _arrays.lend(framework, view.data or 0, shape, strides, self.dtype, device)
-
-        def sums(view, rows):
-            shape, strides = (self.batch, self.heads, rows), (view.batch_stride, view.head_stride, 1)
-            return _arrays.lend(framework, view.data or 0, shape, strides, "float32", device)
-
-        views = [tensor(result.out, rows)] if lent else []
-        if self.text:
-            views.append(tensor(result.text_out, self.text))
-        if self.lse:
-            views.append(sums(result.lse, rows))
-            if self.text:
-                views.append(sums(result.text_lse, self.text))
-        return views
-
-    def _poison(self) -> None:
-        for x in self._last:
-            if hasattr(x, "fill_"):
-                x.fill_(float("nan"))
-            elif hasattr(x, "fill"):
-                x.fill(float("nan"))
-        self._last = []
 
     # ---- lifetime --------------------------------------------------------------------------------
 

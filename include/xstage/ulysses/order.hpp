@@ -9,6 +9,13 @@
 
 namespace xstage::ulysses {
 
+/// a / b of numbers that are not negative. They mostly fit 32 bits, and a division of 64 costs a
+/// kernel more than the copy of a head.
+XSTAGE_HD constexpr std::int64_t quotient(std::int64_t a, std::int64_t b) {
+    if ((a | b) >> 31 == 0) return static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b);
+    return a / b;
+}
+
 /// Row (rank, row) on one axis that holds the rows of all ranks.
 struct AxisMap {
     /// First row of each rank's chunk; the rank's own rows start at 0 when all are 0.
@@ -22,12 +29,7 @@ struct AxisMap {
 
 XSTAGE_HD constexpr std::int64_t axis_row(const AxisMap& map, int rank, std::int64_t row) {
     if (map.unit_rows == 0) return map.start[rank] + row;
-    // Rows mostly fit 32 bits, and a division of 64 costs a kernel more than the rest of this.
-    const bool narrow = row >> 31 == 0 && map.unit_rows >> 31 == 0;
-    const std::int64_t unit =
-        narrow ? static_cast<std::int64_t>(static_cast<std::uint32_t>(row) /
-                                           static_cast<std::uint32_t>(map.unit_rows))
-               : row / map.unit_rows;
+    const std::int64_t unit = quotient(row, map.unit_rows);
     std::int64_t before = 0;
     for (int r = 0; r < map.world; ++r) {
         const std::int64_t turns = r < rank ? unit + 1 : unit;
@@ -51,10 +53,14 @@ struct SendStep {
 /// Step `i` of `rows * world`; each (row, destination) once.
 XSTAGE_HD constexpr SendStep send_step(SendOrder order, int rank, int world, std::int64_t rows,
                                        std::int64_t i) {
-    if (order == SendOrder::kInterleaved)
-        return {i / world, static_cast<int>((i + i / world + rank + 1) % world)};
-    const int turn = static_cast<int>(i / rows);
-    return {i % rows, order == SendOrder::kPeerByPeer ? turn : (turn + rank + 1) % world};
+    if (order == SendOrder::kInterleaved) {
+        const std::int64_t row = quotient(i, world);
+        const std::int64_t step = i + row + rank + 1;
+        return {row, static_cast<int>(step - quotient(step, world) * world)};
+    }
+    const std::int64_t turn = quotient(i, rows);
+    const int first = order == SendOrder::kPeerByPeer ? 0 : rank + 1;
+    return {i - turn * rows, (static_cast<int>(turn) + first) % world};
 }
 
 }  // namespace xstage::ulysses

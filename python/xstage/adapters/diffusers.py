@@ -44,18 +44,23 @@ def register(attention=None) -> str:
     """Makes the backend "xstage" known to diffusers; `attention` as in xstage.Ulysses. Returns the name."""
     global _attention
     _attention = attention
+    return add_backend(NAME, _backend)
+
+
+def add_backend(name: str, function) -> str:
+    """Makes a backend known to diffusers under a name of its own. Returns the name."""
     names = attention_dispatch.AttentionBackendName
-    if NAME not in names._value2member_map_:
+    if name not in names._value2member_map_:
         # The enumeration is closed, and the registry takes nothing else.
-        member = str.__new__(names, NAME)
-        member._name_, member._value_ = NAME.upper(), NAME
-        names._member_map_[member._name_] = names._value2member_map_[NAME] = member
+        member = str.__new__(names, name)
+        member._name_, member._value_ = name.upper(), name
+        names._member_map_[member._name_] = names._value2member_map_[name] = member
         names._member_names_.append(member._name_)
-    member = names._value2member_map_[NAME]
+    member = names._value2member_map_[name]
     registry = attention_dispatch._AttentionBackendRegistry
     if member not in registry._backends:
-        registry.register(member, supports_context_parallel=True)(_backend)
-    return NAME
+        registry.register(member, supports_context_parallel=True)(function)
+    return name
 
 
 def enable(model, config, attention=None, *, fused: bool = False) -> None:

@@ -19,11 +19,26 @@ std::string call_of(const Problem& p, const Options& o) {
     return fmt::format(
         "ulysses(B={}, H={}, Hkv={}, D={}, rows_q=[{}], rows_kv=[{}], text={}/{} {}, {}, lse={}, "
         "lengths={}, "
-        "pitch={}, layout={}, attend={}, buffers={})",
+        "pitch={}, layout={}, attend={}, buffers={}, masked={})",
         p.batch, p.heads_q, p.kv_heads(), p.head_dim, fmt::join(p.rows_q, ", "),
         fmt::join(p.rows_kv, ", "), p.text_q, p.text_kv,
         p.text_place == TextPlace::kFront ? "front" : "rear", fabric::name_of(p.dtype), p.with_lse,
-        p.with_lengths, p.out_pitch, name_of(o.plan.layout), o.attend, o.buffers);
+        p.with_lengths, p.out_pitch, name_of(o.plan.layout), o.attend, o.buffers, o.masked);
+}
+
+/// Blocks of a mask are rows in natural order, which not every layout keeps.
+void check_masked(const Problem& p, const Options& o) {
+    if (p.text_q > 0 || p.text_kv > 0 || p.with_lengths)
+        bad("a block mask goes neither with text rows beside the image nor with key lengths");
+    if (!o.plug.takes_mask)
+        bad(
+            fmt::format("the attention kernel '{}' takes no block mask: use xstage's own, or the "
+                        "reference on the host",
+                        o.plug.name));
+    const Layout layout = o.plan.layout;
+    if (layout != Layout::kAuto && layout != Layout::kPeers && layout != Layout::kScatter)
+        bad(fmt::format("the layout '{}' does not keep the rows in order, as a block mask needs",
+                        name_of(layout)));
 }
 
 Plan plan_for(const fabric::Fabric& fabric, const Problem& problem, const Options& options) {
@@ -37,6 +52,11 @@ Plan plan_for(const fabric::Fabric& fabric, const Problem& problem, const Option
     plan.peers = options.plug.stores_to_peers;
     // A packed output is sent on by a kernel of ours, which needs no axis.
     if (!options.plug.stores_to_out) plan.layout = Layout::kScatter;
+    if (options.masked) {
+        check_masked(problem, options);
+        if (plan.layout == Layout::kAuto)
+            plan.layout = plan.peers ? Layout::kPeers : Layout::kScatter;
+    }
     const std::vector<std::string>& ids = fabric.device_ids();
     if (fabric.backend() != fabric::Backend::kHost &&
         std::all_of(ids.begin(), ids.end(), [&](const std::string& id) { return id == ids[0]; }))
@@ -50,6 +70,7 @@ UlyssesAttention::Impl::Impl(fabric::Fabric& group, const Problem& problem, cons
     : fabric(group), options(o) {
     fabric.check();
     if (!options.plug.run) {
+        options.plug.takes_mask = fabric.backend() == fabric::Backend::kHost;
         // Set here what only the kernel decides; the rest of the plug stays as the caller wants it.
         options.plug.name = fabric.backend() == fabric::Backend::kHost ? "reference" : "cudnn";
     }

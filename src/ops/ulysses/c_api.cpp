@@ -1,6 +1,8 @@
+#include "xstage/xstage_sparse.h"
 #include "xstage/xstage_ulysses.h"
 
 #include "fabric/c_error.hpp"
+#include "ops/sparse/handles.hpp"
 #include "xstage/ulysses.hpp"
 #include "xstage/ulysses/cudnn.hpp"
 #include "xstage/ulysses/xstage_plug.hpp"
@@ -84,7 +86,7 @@ ulysses::Plug plug_of(const xstage_ulysses_options& o) {
         case XSTAGE_BUILTIN_XSTAGE:
             return ulysses::xstage_plug();
         case XSTAGE_BUILTIN_REFERENCE:
-            return {ulysses::reference_attention, "reference"};
+            return {ulysses::reference_attention, "reference", true, 128, false, true};
         default:
             bad("there is no built-in attention kernel " + std::to_string(o.builtin));
     }
@@ -113,6 +115,7 @@ ulysses::Options options_of(const xstage_ulysses_options& o) {
     ulysses::Options options;
     options.plan.layout = enum_of(o.layout, ulysses::Layout::kScatter, "layout");
     options.attend = o.gathered_only == 0;
+    options.masked = o.masked != 0;
     if (o.buffers != 0) options.buffers = o.buffers;
     options.plug = plug_of(o);
     options.plug.stores_to_out = o.kernel_returns_packed == 0;
@@ -248,5 +251,12 @@ int xstage_ulysses_out_memory(const xstage_ulysses* attention, int buffer, int r
                               xstage_view* out) {
     return guarded([&] {
         *out = to_c(existing(const_cast<xstage_ulysses*>(attention)).out_memory(buffer, rank));
+    });
+}
+
+int xstage_ulysses_set_mask(xstage_ulysses* attention, const xstage_block_mask* mask) {
+    return guarded([&] {
+        if (mask == nullptr) bad("mask must not be NULL");
+        existing(attention).set_mask(mask->mask);
     });
 }

@@ -1,14 +1,24 @@
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "ops/ulysses/memory.hpp"
 #include "ops/ulysses/mover.hpp"
+#include "xstage/sparse/mask.hpp"
 #include "xstage/ulysses.hpp"
 
 namespace xstage::ulysses {
+
+/// Each local rank's part of a mask: one for all samples, or one per sample where the plan has a
+/// call for each.
+struct MaskParts {
+    std::uint64_t id = 0;
+    std::vector<std::vector<sparse::BlockMask>> of_rank;
+};
 
 struct UlyssesAttention::Impl {
     /// A rank's gathered tensors, in the order that the plan's blocks expect.
@@ -52,12 +62,15 @@ struct UlyssesAttention::Impl {
     int next_buffer = 0;
     bool deferred = false;
     std::optional<Pending> pending;
+    std::map<std::shared_ptr<const sparse::BlockMask>, MaskParts> masks;
+    const MaskParts* mask = nullptr;  ///< of the next calls
 
   private:
     AttentionCall call_for(const Ready& ready, int local, void* stream) const;
     void attend_text(const Ready& ready, int local, int buffer, void* stream);
     void attend_blocks(const Ready& ready, int local, int buffer, void* stream);
     void attend_packed(const Ready& ready, int local, int buffer, void* stream);
+    void add_mask(AttentionCall& call, int local, int sample) const;
     void name_peers(AttentionCall& call, int sample, int buffer) const;
     void send_text(int local, int buffer, const View& from, void* stream);
     void send_lse(int local, int buffer, std::size_t block, void* stream);

@@ -231,6 +231,7 @@ void UlyssesAttention::Impl::attend_blocks(const Ready& ready, int local, int bu
         call.k.batch_stride = call.v.batch_stride = 0;
         if (call.kv_lengths != nullptr) call.kv_lengths += b.sample;
         call.kv_lengths_stride = 0;
+        add_mask(call, local, b.sample);
         call.out.data = static_cast<std::byte*>(arena->out(b.tensor).range(buffer)) + b.out_offset +
                         static_cast<std::size_t>(plan.heads.q[rank].begin * p.head_dim) * e;
         call.out.batch_stride = static_cast<std::int64_t>(b.out_batch_bytes / e);
@@ -273,6 +274,7 @@ void UlyssesAttention::Impl::attend_packed(const Ready& ready, int local, int bu
     const auto rank = static_cast<std::size_t>(call.rank);
     call.rows_q = plan.q_rows;
     call.out = arena->packed_out(call.rank);
+    add_mask(call, local, 0);
     if (p.with_lse)
         call.lse = {reinterpret_cast<float*>(arena->kernel_lse(call.rank, 0)),
                     call.heads_q * plan.q_rows, plan.q_rows};

@@ -45,11 +45,13 @@ AttentionArguments arguments_of(const AttentionCall& c, const std::string& insta
     } else {
         for (int r = 0; r < c.peers; ++r) a.out.push_back({view_of(c.peer_out[r]), c.peer_rows[r]});
         a.rank = c.rank;
-        a.order = plan::TileOrder::kRotated;
+        // A mask brings its own order, by the work of its rows.
+        if (c.mask == nullptr) a.order = plan::TileOrder::kRotated;
     }
     a.lse = c.lse.data;
     a.key_lengths = c.kv_lengths;
     a.scale = c.scale;
+    a.mask = c.mask;
     a.instance = instance;
     return a;
 }
@@ -75,7 +77,8 @@ class Own {
     }
 
   private:
-    /// Tensor maps hold addresses, so a plan serves one set of them. Calls turn over few buffers.
+    /// Tensor maps hold addresses, so a plan serves one set of them; calls turn over few buffers.
+    /// With a mask there is one plan for all, bound again: its bits and tiles lie in device memory.
     const AttentionPlan& plan_for(const AttentionCall& c) {
         constexpr std::size_t kMostPlans = 256;
         int device = 0;
@@ -93,20 +96,28 @@ class Own {
             c.head_dim,
             static_cast<std::int64_t>(c.dtype),
             c.peers,
-            static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(c.lse.data)),
+            static_cast<std::int64_t>(c.mask_id),
+            c.mask != nullptr
+                ? std::int64_t{c.lse.data != nullptr}
+                : static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(c.lse.data)),
             static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(c.kv_lengths))};
         std::int32_t scale = 0;
         std::memcpy(&scale, &c.scale, sizeof scale);
         key.push_back(scale);
-        for (const View* v : {&c.q, &c.k, &c.v, &c.out}) append(key, *v);
+        if (c.mask == nullptr)
+            for (const View* v : {&c.q, &c.k, &c.v, &c.out}) append(key, *v);
         for (int r = 0; r < c.peers; ++r) {
-            append(key, c.peer_out[r]);
+            if (c.mask == nullptr) append(key, c.peer_out[r]);
             key.push_back(c.peer_rows[r]);
         }
         if (plans_.size() >= kMostPlans) plans_.clear();
         auto found = plans_.find(key);
-        if (found == plans_.end())
+        if (found == plans_.end()) {
             found = plans_.emplace(std::move(key), AttentionPlan(arguments_of(c, instance_))).first;
+        } else if (c.mask != nullptr) {
+            const AttentionArguments a = arguments_of(c, instance_);
+            found->second.rebind(a.q, a.k, a.v, a.out, a.lse);
+        }
         return found->second;
     }
 
@@ -122,7 +133,7 @@ std::string xstage_plug_missing() {
 
 Plug xstage_plug(const std::string& instance) {
     auto own = std::make_shared<Own>(instance);
-    return {[own](const AttentionCall& call) { own->run(call); }, "xstage", true, 128, true};
+    return {[own](const AttentionCall& call) { own->run(call); }, "xstage", true, 128, true, true};
 }
 
 }  // namespace xstage::ulysses

@@ -121,6 +121,45 @@ TEST_F(Attention, LargeScoresKeepTheirPrecision) {
     }
 }
 
+// One key against ten that weigh about as much together and come first. Its probability is 1 if O
+// follows the maximum and else a number that 16 bits must round; the values cancel, so the rounding
+// shows in the result.
+TEST_F(Attention, TheLargestProbabilityIsExactUnlessAskedOtherwise) {
+    int rounded = 0;
+    for (int i = 0; i < 16; ++i) {
+        const float excess =
+            2.875F + static_cast<float>(i) / 16;  // in powers of two; a bf16 number
+        Shape s;
+        s.q_rows = 64;
+        s.kv_rows = 600;
+        s.fill = [&](int tensor, std::int64_t, std::int64_t row, std::int64_t, int column) {
+            if (tensor == 2) return row == 0 ? 1.0F : -1.0F;
+            if (column != 0) return 0.0F;
+            if (tensor == 0) return 1.0F;
+            if (row == 0) return excess;
+            return row >= 590 ? 0.0F : -100.0F;
+        };
+        const Problem problem(s);
+        AttentionArguments a = problem.arguments();
+        a.scale = 0.69314718F;  // one unit of score is one power of two
+        const double weight = std::exp2(excess);
+        const double expected = (weight - 10) / (weight + 10);
+        const double one_rounding = std::exp2(-8.0) * std::abs(expected) + 1e-6;
+        for (const float above : {0.0F, 8.0F}) {
+            a.rescale_above = above;
+            problem.run(a);
+            const double off = std::abs(problem.out().at(0) - expected);
+            if (above == 0) {
+                EXPECT_LE(off, one_rounding) << "2^" << excess;
+            } else {
+                EXPECT_LE(off, one_rounding + std::exp2(-9.0)) << "2^" << excess;
+                rounded += off > one_rounding ? 1 : 0;
+            }
+        }
+    }
+    EXPECT_GT(rounded, 0) << "the other way makes no difference";
+}
+
 TEST_F(Attention, EqualScoresAverageTheValues) {
     Shape s;
     s.q_rows = 100;
