@@ -1,6 +1,8 @@
 // The layer over one process per rank. This process never touches CUDA, so that it can fork. Where
 // there are fewer GPUs than ranks, processes share one by turns, which is slow but the same.
 
+#include <unistd.h>
+
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -105,9 +107,14 @@ TEST_P(MegaMoeProcesses, APeerMayBeLate) {
 TEST_P(MegaMoeProcesses, APeerThatNeverComesLeavesABrokenGroup) {
     const Case c(problem_of(GetParam(), 2), {64, 64}, 33);
     const std::string name = fabric::testing::fresh_name();
+    int gate[2];
+    ASSERT_EQ(::pipe(gate), 0);
     const auto errors = run_processes(2, [&](int rank) {
         GpuLayer layer(c, {}, options_of(name, rank, 2, 2));
-        if (rank == 0) {
+        if (rank == 1) {  // silent but alive until rank 0 has given up; a broken group cannot agree
+            char byte;
+            SUITE_REQUIRE(::read(gate[0], &byte, 1) == 1);
+        } else {
             layer.launch();
             const auto y = layer.read();
             for (const double v : y[0]) SUITE_REQUIRE(std::isnan(v));
@@ -120,9 +127,11 @@ TEST_P(MegaMoeProcesses, APeerThatNeverComesLeavesABrokenGroup) {
                 refused = true;
             }
             SUITE_REQUIRE(refused);
+            SUITE_REQUIRE(::write(gate[1], "", 1) == 1);
         }
-        layer.group().agree("seen");
     });
+    ::close(gate[0]);
+    ::close(gate[1]);
     for (const std::string& e : errors) EXPECT_EQ(e, "");
 }
 
