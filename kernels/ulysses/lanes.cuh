@@ -86,7 +86,7 @@ struct TableEntries {
 /// One by one, from any table. A call of its own: sixteen addresses at once would take the
 /// registers that the common case works in.
 template <class T>
-__device__ __noinline__ TableEntries scattered_entries(const Rotary& r, std::int64_t base,
+__attribute__((noinline)) __device__ TableEntries scattered_entries(const Rotary& r, std::int64_t base,
                                                        int first) {
     TableEntries e;
 #pragma unroll

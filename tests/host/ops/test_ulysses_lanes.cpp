@@ -146,7 +146,11 @@ void expect_the_hosts_bits(const Family& f, bool table_fp32, bool weight_fp32) {
                     kernels::load_table<T>(c, sn, s.rotary,
                                            row * s.rotary.row_stride + head * s.rotary.head_stride,
                                            first);
-                kernels::transform<T>(s, n, first, head, rstd, mine, other, c, sn);
+                if (s.rotary.kind == RotaryKind::kHalf) {
+                    kernels::transform<T, true>(s, n, first, head, rstd, mine, other, c, sn);
+                } else {
+                    kernels::transform<T, false>(s, n, first, head, rstd, mine, other, c, sn);
+                }
                 const std::size_t at = static_cast<std::size_t>(row) * width +
                                        static_cast<std::size_t>(head * f.dim + first);
                 for (std::size_t j = 0; j < kVector; ++j)
