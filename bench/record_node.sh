@@ -12,7 +12,7 @@ stage() {
     local build=$1 bundle=$2 program
     mkdir -p "$bundle/lib"
     for program in xstage bench/fabric_bench bench/bench_stamp_overhead tests/gpu/fabric/test_gpu_fabric_{local,process} \
-        tests/gpu/ulysses/test_gpu_ulysses tests/gpu/moe/test_gpu_moe tests/gpu/probe/test_gpu_probe; do
+        tests/gpu/ulysses/test_gpu_ulysses tests/gpu/moe/test_gpu_moe{,_process} tests/gpu/probe/test_gpu_probe; do
         if [ -x "$build/$program" ]; then strip -o "$bundle/$(basename "$program")" "$build/$program"; fi
     done
     # The one library beside the system's own that a bare machine may lack.
@@ -67,8 +67,12 @@ run() {
     step ulysses_tests.log 60 ./test_gpu_ulysses --gtest_brief=1
     step "ulysses_p$ranks.json" 120 ./xstage bench ulysses --node "$node" --ranks "$ranks" --backend "$backend" --rows-up-to 16384 -o "$out/ulysses_p$ranks.json.part"
     step moe_tests.log 60 ./test_gpu_moe --gtest_brief=1
-    # One rank: the benchmark of the layer does not place ranks on GPUs of their own yet.
-    step moe.json 150 ./xstage bench moe --node "$node" --seconds 130 -o "$out/moe.json.part"
+    step moe_process_tests.log 60 ./test_gpu_moe_process --gtest_brief=1
+    # A rank per GPU. Where there is one GPU, one rank: two on it would share its SMs, and no store would leave it.
+    step moe.json 150 ./xstage bench moe --node "$node" --ranks "$gpus" --backend process --seconds 130 -o "$out/moe.json.part"
+    if ((gpus > 1)); then
+        step moe_away.json 120 ./xstage bench moe --node "$node" --ranks "$gpus" --backend process --types fp8 --routing away,home --tokens 2048,8192 --stamps --seconds 100 -o "$out/moe_away.json.part"
+    fi
     step fabric.json 60 ./fabric_bench --node "$node" --commit "$commit" --out "$out/fabric.json.part"
     step probe.json 60 "${probe[@]}" -o "$out/probe.json.part"
     step litmus.json 60 "${probe[@]}" --litmus -o "$out/litmus.json.part"

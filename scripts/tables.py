@@ -94,11 +94,26 @@ def attention():
     for r in load("bench/results/h200/attention.json")["rows"]:
         if r["head_dim"] != 128 or r["causal"] or r["heads"] != 24 or r["rows"] % 1024:
             continue
-        ours, cudnn = r["contenders"]["xstage"], r["contenders"]["cudnn"]
-        gain = ours["speedup_over_cudnn"]
-        rows.append((r["rows"], f"{ours['tflops']:.0f}", f"{cudnn['tflops']:.0f}",
-                     f"{gain['median']:.3f} ({gain['low']:.3f} to {gain['high']:.3f})"))
-    return table(("S", "TFLOP/s", "cuDNN 9.19", "ratio (95% interval)"), rows)
+        ours, late = r["contenders"]["xstage"], r["contenders"]["xstage_rescaling_late"]
+        rates = [f"{r['contenders'][name]['tflops']:.0f}" for name in ("xstage", "xstage_rescaling_late", "cudnn", "fa3")]
+        rows.append((r["rows"], *rates, *(gain_of(ours["speedup_over_" + other]) for other in ("cudnn", "fa3")),
+                     f"{late['speedup_over_fa3']['median']:.3f}"))
+    return table(("S", "TFLOP/s", "rescaling late", "cuDNN 9.19", "FlashAttention-3", "over cuDNN (95% interval)", "over FlashAttention-3",
+                  "rescaling late over FlashAttention-3"), rows)
+
+
+def gain_of(entry):
+    return f"{entry['median']:.3f} ({entry['low']:.3f} to {entry['high']:.3f})"
+
+
+def attention_error():
+    names = ("xstage", "xstage_rescaling_late", "cudnn", "fa3")
+    rows = [
+        (r["dtype"], r["rows"], r["head_dim"], r["inputs"],
+         *(f"{r['errors'][n]['relative_l2']:.3g}" if n in r["errors"] else "" for n in names))
+        for r in load("bench/results/h200/attention_error.json")["rows"] if r["inputs"] in ("normal", "large") and r["rows"] >= 4096
+    ]
+    return table(("type", "S", "D", "inputs", "xstage", "rescaling late", "cuDNN", "FlashAttention-3"), rows)
 
 
 def ulysses_shapes(name):
@@ -159,6 +174,15 @@ def ulysses_kernels():
     return table(("S x heads x D", "cuDNN, batched", "cuDNN, pages", "ours, batched", "ours, pages", "ours, peers"), rows)
 
 
+def ulysses_fa3():
+    names = ("kernels batched", "kernels pages", "attend, batched", "attend, pages", "attend, serial packed")
+    rows = [
+        (f"{s['rows']} x {s['heads']} x {s['head_dim']}", *(f"{s['variants'][n]['over_attention']:.3f}" for n in names))
+        for s in load("bench/results/h200/ulysses_fa3.json")["shapes"]
+    ]
+    return table(("S x heads x D", "its calls, batched", "pages", "attend, batched", "pages", "serial packed"), rows)
+
+
 def ulysses_exchange():
     def cell(shape, name):
         v = shape["variants"].get(name)
@@ -204,6 +228,8 @@ def gains(documents, key):
         for slice_ in (2, 8):
             found = [(r[key], r["shape"], r["tokens"]) for r in document
                      if r["slice"] == slice_ and r.get("type", kind) == kind]
+            if not found:
+                continue
             mean = math.exp(sum(math.log(gain) for gain, *_ in found) / len(found))
             ends = [f"{gain:.2f} ({shape}, {tokens} tokens)" for gain, shape, tokens in (min(found), max(found))]
             rows.append((kind, f"1/{slice_} of the experts", len(found), f"{mean:.3f}", *ends))
@@ -217,8 +243,29 @@ def moe_orders():
 
 
 def moe_predicted():
-    documents = [(kind, load(f"bench/predictions/{name}.json")["rows"]) for kind, name in (("fp8", "moe"), ("bf16", "moe_bf16"))]
-    return table(("type", "on each GPU", "n", "geometric mean", "least", "most"), gains(documents, "gain"))
+    rows = []
+    for kind, label, name in (("fp8", "half", "moe"), ("bf16", "half", "moe_bf16"), ("fp8", "7/8", "moe_away"),
+                              ("fp8", "half; hot", "moe_hot")):
+        for type_, *rest in gains([(kind, load(f"bench/predictions/{name}.json")["rows"])], "gain"):
+            rows.append((type_, label, *rest))
+    return table(("type", "routes away", "on each GPU", "n", "geometric mean", "least", "most"), rows)
+
+
+def moe_spans():
+    def cell(spans):
+        slowest = max(spans, key=lambda s: s["median_ns"])
+        return f"{slowest['median_ns']:,.0f} / {slowest['p90_ns']:,.0f}", f"{max(s['first_to_last_us'] for s in spans):,.0f}"
+
+    by = {}
+    for r in load("bench/results/h200/moe_spans.json")["rows"]:
+        for order, values in r["orders"].items():
+            by[r["shape"], order, r["routing"]] = cell(values["store_spans"]), values["us"]
+    rows = []
+    for shape, order in dict.fromkeys((shape, order) for shape, order, _ in by):
+        (home, window), us = by[shape, order, "home"]
+        spread = [by[shape, order, routing][0][0] for routing in ("balanced", "away")]
+        rows.append((shape, f"`{order}`", f"{us:,.0f}", home, *spread, window))
+    return table(("shape", "order", "call, us", "home: median / p90, ns", "balanced", "away", "first to last, us"), rows)
 
 
 def sparse():
@@ -274,7 +321,7 @@ def bench_sim():
 
 
 TABLES = {f.__name__: f for f in (parameters, held_out, held_out_by_sms, rates, litmus, fabric, attention, sparse, bench_model, model_recordings, bench_sim,
-                              ulysses_p2, ulysses_p4, ulysses_own, ulysses_kernels, ulysses_exchange, moe, moe_orders, moe_predicted, python_overhead)}
+                              ulysses_p2, ulysses_p4, attention_error, ulysses_fa3, ulysses_own, ulysses_kernels, ulysses_exchange, moe, moe_orders, moe_predicted, moe_spans, python_overhead)}
 
 
 def main():

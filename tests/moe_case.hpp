@@ -88,11 +88,11 @@ struct Case {
         d.tokens = tokens;
         const auto h = static_cast<std::size_t>(p.hidden);
         const auto i = static_cast<std::size_t>(p.intermediate);
-        const auto local = static_cast<std::size_t>(p.local_experts());
+        const auto held = static_cast<std::size_t>(p.held_experts());
         const auto t = static_cast<std::size_t>(tokens);
-        fill(d.w1, d.s1, local * 2 * i * h, kScaleGroup * kScaleGroup,
+        fill(d.w1, d.s1, held * 2 * i * h, kScaleGroup * kScaleGroup,
              1 / std::sqrt(static_cast<float>(h)), random);
-        fill(d.w2, d.s2, local * i * h, kScaleGroup * kScaleGroup,
+        fill(d.w2, d.s2, held * i * h, kScaleGroup * kScaleGroup,
              1 / std::sqrt(static_cast<float>(i)), random);
         fill(d.x, d.x_scale, std::max<std::size_t>(t, 1) * h, kScaleGroup, 1, random);
         std::vector<std::int32_t> all(static_cast<std::size_t>(p.experts));

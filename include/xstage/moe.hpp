@@ -6,16 +6,17 @@
 
 #include "xstage/fabric.hpp"
 #include "xstage/moe/plan.hpp"
+#include "xstage/stamp_layout.hpp"
 
 namespace xstage::moe {
 
 /// A rank's experts, row-major and contiguous, in memory that its kernels read; lent for the life
-/// of the layer.
+/// of the layer. A shared expert is the first of them.
 struct Weights {
-    const void* w1 = nullptr;  ///< [local experts][2 * intermediate][hidden]: gate rows, then up
-    const void* w2 = nullptr;  ///< [local experts][hidden][intermediate]
-    /// kFp8: [local experts][2 * intermediate / 128][hidden / 128] and
-    /// [local experts][hidden / 128][intermediate / 128].
+    const void* w1 = nullptr;  ///< [held experts][2 * intermediate][hidden]: gate rows, then up
+    const void* w2 = nullptr;  ///< [held experts][hidden][intermediate]
+    /// kFp8: [held experts][2 * intermediate / 128][hidden / 128] and
+    /// [held experts][hidden / 128][intermediate / 128].
     const float* s1 = nullptr;
     const float* s2 = nullptr;
 };
@@ -38,8 +39,9 @@ struct Input {
     /// Number of tokens on the device, read by the kernel in place of `tokens` and limited to
     /// max_tokens: what a captured graph needs when it changes. `tokens` then bounds the copies.
     const std::int32_t* tokens_at = nullptr;
-    /// bf16 [tokens][hidden]. A token without routes becomes exactly 0, one with an expert that
-    /// does not exist NaN, and every token NaN when the group is broken.
+    /// bf16 [tokens][hidden]. A token without routes becomes exactly 0 (or what the shared expert
+    /// gives), one with an expert that does not exist NaN, and every token NaN when the group is
+    /// broken.
     void* y = nullptr;
 };
 
@@ -67,6 +69,15 @@ class MegaMoe {
     /// that the ring is too small for.
     void set_order(const plan::MoeOrder& order);
     void set_store_path(StorePath path);
+
+    /// Rows of stamps that a rank's launch writes, one for each warp that stores; 0 on the host.
+    int stamp_producers() const;
+    /// From the next call on the kernel stamps every burst of Linear-2's stores: of one warp, up to
+    /// 16 rows of 256 columns. `bytes` is their payload, `destination` the number of rows that went
+    /// to other ranks. One buffer per rank of this process, lent until the next set_stamps; none:
+    /// the kernel without stamps runs again. Throws Error (kBadInput) for a buffer with fewer than
+    /// stamp_producers() producers, (kUnsupported) on the host backend. Not while capturing.
+    void set_stamps(std::span<const StampBuffer> buffers);
 
     /// One input per rank of this process. Throws Error (kBadInput) before anything is launched
     /// when an input is missing, misaligned or has more than max_tokens.

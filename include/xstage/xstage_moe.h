@@ -30,10 +30,11 @@ typedef struct xstage_moe_options {
     int32_t bulk_stores;      /* Linear-2 rows by bulk copies */
     int32_t blocks;           /* CTAs per rank; 0: all */
     int32_t agree_on_calls;   /* ranks meet on the host before every call */
+    int32_t shared_expert; /* every rank holds one more expert, which all its tokens go through */
 } xstage_moe_options;
 
-/* A rank's experts: w1 [local experts][2 * intermediate][hidden] with gate rows first,
- * w2 [local experts][hidden][intermediate]; fp8: a scale for every 128x128 block. */
+/* A rank's experts, a shared one first: w1 [local experts][2 * intermediate][hidden] with gate rows
+ * first, w2 [local experts][hidden][intermediate]; fp8: a scale for every 128x128 block. */
 typedef struct xstage_moe_weights {
     const void* w1;
     const void* w2;

@@ -32,7 +32,7 @@ __device__ __forceinline__ int math_thread() {
 /// One warp a token.
 __device__ __forceinline__ void combine(const Rank& me) {
     const KernelParams& p = me.p;
-    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int lane = device::lane_id_again();
     const int tokens = me.tokens();
     const std::int32_t bytes = p.hidden * 2;
     const bool broken = me.broken();
@@ -46,12 +46,14 @@ __device__ __forceinline__ void combine(const Rank& me) {
             fill_with_nan(y, bytes, lane);
             continue;
         }
-        const unsigned slots = __ballot_sync(0xffffffffU, expert >= 0);
-        const std::byte* from = me.at<std::byte>(p.at.combine) + std::int64_t{t} * p.top_k * bytes;
+        // The shared expert's slot, if there is one, is the last.
+        const bool given = expert >= 0 || (lane >= p.top_k && lane < p.slots);
+        const unsigned slots = __ballot_sync(0xffffffffU, given);
+        const std::byte* from = me.at<std::byte>(p.at.combine) + std::int64_t{t} * p.slots * bytes;
         for (std::int32_t i = lane * 16; i < bytes; i += 512) {
             float sum[8] = {};
 #pragma unroll 8
-            for (int s = 0; s < p.top_k; ++s) {
+            for (int s = 0; s < p.slots; ++s) {
                 if ((slots >> s & 1U) == 0) continue;
                 const uint4 v = device::ld_no_l1_v4(from + std::int64_t{s} * bytes + i);
                 add_pair(sum, 0, v.x);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "params.hpp"
 #include "xstage/moe/plan.hpp"
 
 namespace xstage::moe::kernels {
@@ -11,7 +12,7 @@ inline constexpr int kMathGroups = 2;
 inline constexpr int kHalfColumns = 128;  ///< gate or up in Linear-1; one weight scale's columns
 inline constexpr int kStageBytes = 128;   ///< of every row in one stage: the widest swizzle
 inline constexpr int kStages = 4;
-inline constexpr int kTaskSlots = 3;
+inline constexpr int kTaskSlots = 4;
 inline constexpr int kMathThreads = 128 * kMathGroups;
 inline constexpr int kThreads = kMathThreads + 128;  ///< the first 128 feed the others
 // 168 registers a thread at launch are shared out anew. A math thread holds 128 sums, and with
@@ -32,9 +33,10 @@ inline constexpr int kHalfBytes = kHalfColumns * kStageBytes;
 inline constexpr int kBarrierGroup = 1;  ///< + math group
 inline constexpr int kBarrierMeet = 3;
 
-template <Type kType_>
+template <Type kType_, bool kStamped_>
 struct Config {
     static constexpr Type kType = kType_;
+    static constexpr bool kStamped = kStamped_;  ///< Linear-2's stores
     static constexpr bool kScaled = kType == Type::kFp8;
     static constexpr int kElementBytes = kScaled ? 1 : 2;
     static constexpr int kDepth = kStageBytes / kElementBytes;  ///< summed elements of a stage
@@ -45,8 +47,18 @@ struct Task {
     std::int32_t block;
     std::int32_t slot;  ///< of the pools
     std::int32_t n;
-    std::int32_t expert;  ///< local
+    std::int32_t expert;  ///< held
     std::int32_t rows;    ///< of the block that hold a token
+
+    /// Math groups that have rows.
+    __host__ __device__ int groups() const { return rows > kGroupRows ? 2 : 1; }
+};
+
+/// What a stamping warp has no registers for.
+struct BurstMark {
+    std::uint64_t cycles, ns;  ///< when the current burst began
+    std::uint32_t away;        ///< its rows that other ranks own
+    std::uint32_t before;      ///< bursts of this warp before it
 };
 
 struct alignas(1024) SharedStorage {
@@ -54,6 +66,7 @@ struct alignas(1024) SharedStorage {
     unsigned char b[kStages][2][kHalfBytes];
     unsigned char staged[kMathGroups * 4][16 * kStagedPitch];
     float scale[kStages][kTileRows];
+    BurstMark burst[kMathGroups * 4];  ///< each warp's
     std::uint64_t full[kStages], empty[kStages];
     std::uint64_t task_full[kTaskSlots], task_empty[kTaskSlots];
     Task task[kTaskSlots];
@@ -68,6 +81,7 @@ struct RouteScratch {
 };
 
 inline constexpr std::size_t kSharedBytes = sizeof(SharedStorage) + 1024;
+static_assert(kStoringWarps == kMathGroups * 4);
 static_assert(kSharedBytes <= 232448, "what a CTA of sm_90 can have");
 static_assert(sizeof(RouteScratch) <= sizeof(SharedStorage::a) + sizeof(SharedStorage::b));
 

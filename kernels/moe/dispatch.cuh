@@ -9,7 +9,7 @@
 
 namespace xstage::moe::kernels {
 
-/// The last local expert whose first block is not after `block` and that has blocks.
+/// The last held expert whose first block is not after `block` and that has blocks.
 __device__ __forceinline__ int expert_of(const std::int32_t* row_begin, int experts,
                                          std::int32_t block) {
     int low = 0;
@@ -32,7 +32,7 @@ __device__ __forceinline__ std::int32_t rows_of_block(const Rank& me, int expert
     return min(kTileRows, me.at<std::int32_t>(me.p.at.row_count)[expert] - before);
 }
 
-/// A route packed with the rank it comes from.
+/// A route (token * slots + slot) packed with the rank it comes from.
 __device__ __forceinline__ std::uint32_t pack_route(int rank, std::int32_t route) {
     return static_cast<std::uint32_t>(rank) << 28 | static_cast<std::uint32_t>(route);
 }
@@ -49,10 +49,12 @@ struct Dispatch {
 
     __device__ __forceinline__ static int lane() { return device::lane_id_again(); }
 
-    /// Row `index` of an expert: the ranks' rows one after the other, this rank's first and then
-    /// onward, so that not all pull from one rank at once.
+    /// Row `index` of a held expert: the ranks' rows one after the other, this rank's first and
+    /// then onward, so that not all pull from one rank at once.
     __device__ __forceinline__ std::uint32_t find(int expert, std::int32_t index) const {
         const KernelParams& p = me.p;
+        expert -= p.held_experts - p.local_experts;
+        if (expert < 0) return pack_route(me.args().rank, index * p.slots + p.top_k);
         const int width = p.local_experts + 1;
         const auto* arrived = me.at<std::int32_t>(p.at.arrived) + expert;
 #pragma unroll 1
@@ -62,11 +64,22 @@ struct Dispatch {
             const std::int32_t count = __ldcg(arrived + rank * width + 1) - first;
             if (index < count) {
                 const auto* sorted = me.peer_at<std::int32_t>(rank, p.at.sorted);
-                return pack_route(rank, __ldcg(sorted + first + index));
+                const std::int32_t at = __ldcg(sorted + first + index);  // token * top_k + slot
+                return pack_route(rank, at + at / p.top_k * (p.slots - p.top_k));
             }
             index -= count;
         }
         return 0;  // not reached: the counts are what the rows were laid out by
+    }
+
+    /// What a row's activations are multiplied with.
+    __device__ __forceinline__ float weight_of(std::uint32_t packed) const {
+        const KernelParams& p = me.p;
+        const std::int32_t token = route_of(packed) / p.slots;
+        const std::int32_t slot = route_of(packed) - token * p.slots;
+        if (slot == p.top_k) return 1;
+        const float* weights = me.peer_at<float>(rank_of(packed), p.at.weights);
+        return __ldcg(weights + std::int64_t{token} * p.top_k + slot);
     }
 
     __device__ __forceinline__ void copy_row(const std::byte* from, std::byte* to,
@@ -88,7 +101,7 @@ struct Dispatch {
                                              std::int32_t row) const {
         const KernelParams& p = me.p;
         const int rank = rank_of(packed);
-        const std::int64_t token = route_of(packed) / p.top_k;
+        const std::int64_t token = route_of(packed) / p.slots;
         const std::int64_t bytes = std::int64_t{p.hidden} * C::kElementBytes;
         copy_row(me.peer_at<std::byte>(rank, p.at.x) + token * bytes,
                  me.at<std::byte>(p.at.pool_x) + (std::int64_t{slot} * kTileRows + row) * bytes,
@@ -107,14 +120,14 @@ struct Dispatch {
     __device__ __forceinline__ void pull(std::int32_t block, std::int32_t first, int most) const {
         const KernelParams& p = me.p;
         const auto* row_begin = me.at<std::int32_t>(p.at.row_begin);
-        const int expert = expert_of(row_begin, p.local_experts, block);
+        const int expert = expert_of(row_begin, p.held_experts, block);
         const std::int32_t rows = min(most, rows_of_block(me, expert, block) - first);
         if (rows <= 0) return;
         const std::int32_t slot = block % p.at.ring_blocks;
         if (block >= p.at.ring_blocks) {
             // The slot's last rows must be through Linear-2.
             const std::int32_t before = block - p.at.ring_blocks;
-            const int owner = expert_of(row_begin, p.local_experts, before);
+            const int owner = expert_of(row_begin, p.held_experts, before);
             const int groups = rows_of_block(me, owner, before) > kGroupRows ? 2 : 1;
             if (lane() == 0)
                 await_count(me, me.at<std::uint32_t>(p.at.second_done) + before,
@@ -124,9 +137,8 @@ struct Dispatch {
         std::uint32_t packed = 0;
         if (lane() < rows) {
             packed = find(expert, (block - row_begin[expert]) * kTileRows + first + lane());
-            const float* weights = me.peer_at<float>(rank_of(packed), p.at.weights);
             const std::int64_t row = std::int64_t{slot} * kTileRows + first + lane();
-            me.at<float>(p.at.row_weight)[row] = __ldcg(weights + route_of(packed));
+            me.at<float>(p.at.row_weight)[row] = weight_of(packed);
             me.at<std::uint32_t>(p.at.row_route)[row] = packed;
         }
 #pragma unroll 1
@@ -141,7 +153,7 @@ struct Dispatch {
     }
 
     __device__ __forceinline__ void run(int warp) const {
-        const std::int32_t blocks = me.at<std::int32_t>(me.p.at.row_begin)[me.p.local_experts];
+        const std::int32_t blocks = me.at<std::int32_t>(me.p.at.row_begin)[me.p.held_experts];
         const std::int32_t warps = me.p.blocks * kDispatchWarps;
         // Few rows are spread over all warps, for the first tile waits for its last row; of many, a
         // warp takes more at a time and looks fewer up.

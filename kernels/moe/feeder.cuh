@@ -28,30 +28,27 @@ __device__ __forceinline__ void init_barriers(SharedStorage& shared) {
     device::fence_mbarrier_init_release_cluster();
 }
 
-/// Place in a ring of barriers; its parity flips with every round.
+/// Place in a ring of barriers, whose parity flips with every round. One register, not two.
 template <int kSlots>
 struct Place {
-    int slot = 0;
-    std::uint32_t parity = 0;
-    __device__ __forceinline__ void advance() {
-        if (++slot == kSlots) {
-            slot = 0;
-            parity ^= 1;
-        }
-    }
+    static_assert((kSlots & (kSlots - 1)) == 0, "a power of two");
+    std::uint32_t count = 0;
+    __device__ __forceinline__ int slot() const { return static_cast<int>(count % kSlots); }
+    __device__ __forceinline__ std::uint32_t parity() const { return count / kSlots % 2; }
+    __device__ __forceinline__ void advance() { ++count; }
 };
 
 /// Reads the next task. Whoever does so lets go of the slot afterwards.
 __device__ __forceinline__ Task take_task(SharedStorage& shared, Place<kTaskSlots>& place) {
-    device::mbarrier_wait(&shared.task_full[place.slot], place.parity);
-    return shared.task[place.slot];
+    device::mbarrier_wait(&shared.task_full[place.slot()], place.parity());
+    return shared.task[place.slot()];
 }
 
 /// One thread.
 __device__ __forceinline__ void claim_tasks(const Rank& me, SharedStorage& shared) {
     const KernelParams& p = me.p;
-    const plan::MoeGrid grid{p.local_experts, p.intermediate / kHalfColumns,
-                             p.hidden / kTileColumns, me.at<std::int32_t>(p.at.row_begin)};
+    const plan::MoeGrid grid{p.held_experts, p.intermediate / kHalfColumns, p.hidden / kTileColumns,
+                             me.at<std::int32_t>(p.at.row_begin)};
     const plan::MoeTurns turns = plan::turns_of(grid, p.order);
     const std::int64_t size = grid.size();
     Place<kTaskSlots> place;
@@ -68,9 +65,9 @@ __device__ __forceinline__ void claim_tasks(const Rank& me, SharedStorage& share
             task.expert = expert_of(grid.row_begin, grid.experts, tile.row);
             task.rows = rows_of_block(me, task.expert, tile.row);
         }
-        device::mbarrier_wait(&shared.task_empty[place.slot], place.parity ^ 1);
-        shared.task[place.slot] = task;
-        device::mbarrier_arrive(&shared.task_full[place.slot]);
+        device::mbarrier_wait(&shared.task_empty[place.slot()], place.parity() ^ 1);
+        shared.task[place.slot()] = task;
+        device::mbarrier_arrive(&shared.task_full[place.slot()]);
     }
 }
 
@@ -87,9 +84,9 @@ struct Feeder {
             await_count(me, me.at<std::uint32_t>(p.at.pulled) + task.block,
                         static_cast<std::uint32_t>(task.rows));
         } else {
-            const int groups = task.rows > kGroupRows ? 2 : 1;
-            await_count(me, me.at<std::uint32_t>(p.at.first_done) + task.block,
-                        static_cast<std::uint32_t>(groups * (p.intermediate / kHalfColumns)));
+            await_count(
+                me, me.at<std::uint32_t>(p.at.first_done) + task.block,
+                static_cast<std::uint32_t>(task.groups() * (p.intermediate / kHalfColumns)));
         }
         device::fence_proxy_async();  // they were written by ordinary stores
     }
@@ -104,23 +101,25 @@ struct Feeder {
         const int row0 = first ? task.expert * 2 * p.intermediate + task.n * kHalfColumns
                                : task.expert * p.hidden + task.n * kTileColumns;
         const int row1 = row0 + (first ? p.intermediate : kHalfColumns);
-        const int groups = task.rows > kGroupRows ? 2 : 1;
+        const int groups = task.groups();
         const float* scale = me.at<float>(first ? p.at.pool_x_scale : p.at.act_scale) +
                              std::int64_t{task.slot} * (width / kScaleGroup) * kTileRows;
         constexpr std::uint32_t kScaleBytes = C::kScaled ? sizeof shared.scale[0] : 0;
         for (int k = 0; k < width / C::kDepth; ++k, stage.advance()) {
-            std::uint64_t* full = &shared.full[stage.slot];
-            device::mbarrier_wait(&shared.empty[stage.slot], stage.parity ^ 1);
+            std::uint64_t* full = &shared.full[stage.slot()];
+            device::mbarrier_wait(&shared.empty[stage.slot()], stage.parity() ^ 1);
             device::mbarrier_arrive_expect_bytes(
                 full,
                 static_cast<std::uint32_t>(groups * kGroupBytes + 2 * kHalfBytes) + kScaleBytes);
             for (int g = 0; g < groups; ++g)
-                device::bulk_tensor_load_2d(shared.a[stage.slot][g], a_map, full, k * C::kDepth,
+                device::bulk_tensor_load_2d(shared.a[stage.slot()][g], a_map, full, k * C::kDepth,
                                             task.slot * kTileRows + g * kGroupRows);
-            device::bulk_tensor_load_2d(shared.b[stage.slot][0], b_map, full, k * C::kDepth, row0);
-            device::bulk_tensor_load_2d(shared.b[stage.slot][1], b_map, full, k * C::kDepth, row1);
+            device::bulk_tensor_load_2d(shared.b[stage.slot()][0], b_map, full, k * C::kDepth,
+                                        row0);
+            device::bulk_tensor_load_2d(shared.b[stage.slot()][1], b_map, full, k * C::kDepth,
+                                        row1);
             if constexpr (C::kScaled)
-                device::bulk_load(shared.scale[stage.slot], scale + k * kTileRows, kScaleBytes,
+                device::bulk_load(shared.scale[stage.slot()], scale + k * kTileRows, kScaleBytes,
                                   full);
         }
     }
@@ -129,7 +128,7 @@ struct Feeder {
     __device__ __forceinline__ void run() {
         for (Place<kTaskSlots> place;; place.advance()) {
             const Task task = take_task(shared, place);
-            device::mbarrier_arrive(&shared.task_empty[place.slot]);
+            device::mbarrier_arrive(&shared.task_empty[place.slot()]);
             if (task.kind == 0) return;
             await_rows(task);
             load(task);

@@ -1,13 +1,7 @@
-#include "make_launch.cuh"
+#include "make_entry.cuh"
 
 namespace xstage::moe::kernels {
 
-cudaError_t launch_fp8(const KernelParams& p, int ranks, cudaStream_t stream) {
-    return launch<Config<Type::kFp8>>(p, ranks, stream);
-}
-
-cudaError_t prepare_fp8(int* ctas_per_processor) {
-    return prepare<Config<Type::kFp8>>(ctas_per_processor);
-}
+const Entry kFp8 = entry<Config<Type::kFp8, false>>();
 
 }  // namespace xstage::moe::kernels

@@ -14,16 +14,26 @@
 
 namespace xstage::moe::kernels {
 
+/// Where the shared memory's contents begin. From an opaque `raw`, nothing is kept from earlier.
+__device__ __forceinline__ SharedStorage& storage(unsigned char* raw) {
+    const std::uint32_t misaligned = device::shared_address(raw) % 1024;
+    return *reinterpret_cast<SharedStorage*>(raw + (1024 - misaligned) % 1024);
+}
+__device__ __forceinline__ RankPlace& place_in(SharedStorage& shared) {
+    static_assert(sizeof(RankPlace) <= sizeof shared.place);
+    return *reinterpret_cast<RankPlace*>(shared.place);
+}
+
 template <class C>
 __global__ void __launch_bounds__(kThreads, 1) moe_kernel(const __grid_constant__ KernelParams p) {
     extern __shared__ unsigned char raw[];
-    const std::uint32_t misaligned = device::shared_address(raw) % 1024;
-    auto& shared = *reinterpret_cast<SharedStorage*>(raw + (1024 - misaligned) % 1024);
-    auto& place = *reinterpret_cast<RankPlace*>(shared.place);
-    static_assert(sizeof(RankPlace) <= sizeof shared.place);
+    SharedStorage& shared = storage(raw);
+    RankPlace& place = place_in(shared);
     if (threadIdx.x == 0) {
         init_barriers(shared);
         find_place(p, place);
+        if constexpr (C::kStamped)
+            for (BurstMark& burst : shared.burst) burst.before = 0;
     }
     __syncthreads();
     const Rank me{p, place};
@@ -47,7 +57,7 @@ __global__ void __launch_bounds__(kThreads, 1) moe_kernel(const __grid_constant_
     } else {
         device::set_max_registers_more<kMathRegisters>();
         if (!broken) MathGroup<C>{me, shared, warp / 4 - 1, warp % 4, {}}.run();
-        finish(me);
+        finish(Rank{p, place_in(storage(device::opaque(raw)))});
     }
 }
 

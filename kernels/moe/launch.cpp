@@ -6,15 +6,26 @@
 
 #include "../tensor_map_encoder.hpp"
 #include "config.hpp"
+#include "entry.hpp"
 #include "xstage/error.hpp"
 
 namespace xstage::moe::kernels {
 
-cudaError_t prepare_bf16(int* ctas_per_processor);
-cudaError_t prepare_fp8(int* ctas_per_processor);
+namespace {
 
-cudaError_t preload(Type type, int* ctas_per_processor) {
-    return type == Type::kFp8 ? prepare_fp8(ctas_per_processor) : prepare_bf16(ctas_per_processor);
+const Entry& entry_of(const Variant& variant) {
+    if (variant.type == Type::kFp8) return variant.stamped ? kFp8Stamped : kFp8;
+    return variant.stamped ? kBf16Stamped : kBf16;
+}
+
+}  // namespace
+
+cudaError_t preload(const Variant& variant, int* ctas_per_processor) {
+    return entry_of(variant).prepare(ctas_per_processor);
+}
+
+cudaError_t launch(const Variant& variant, const KernelParams& p, int ranks, cudaStream_t stream) {
+    return entry_of(variant).launch(p, ranks, stream);
 }
 
 CUtensorMap encode_map(const char* what, const void* data, Type type, std::int64_t rows,

@@ -6,12 +6,17 @@
 
 namespace xstage::moe::kernels {
 
-/// One cooperative launch for `ranks` ranks of p.blocks CTAs each.
-cudaError_t launch_bf16(const KernelParams& p, int ranks, cudaStream_t stream);
-cudaError_t launch_fp8(const KernelParams& p, int ranks, cudaStream_t stream);
+/// Which kernel.
+struct Variant {
+    Type type;
+    bool stamped;  ///< writes stamps of Linear-2's stores
+};
 
-/// Loads the kernel of this type now and says how many CTAs an SM of the current device holds.
-cudaError_t preload(Type type, int* ctas_per_processor);
+/// One cooperative launch for `ranks` ranks of p.blocks CTAs each.
+cudaError_t launch(const Variant& variant, const KernelParams& p, int ranks, cudaStream_t stream);
+
+/// Loads the kernel now and says how many CTAs an SM of the current device holds.
+cudaError_t preload(const Variant& variant, int* ctas_per_processor);
 
 /// Rows of 128 bytes for one stage: `rows` of `columns` elements, boxes of `box_rows`. Throws Error
 /// (kBadInput) when the driver refuses.

@@ -19,13 +19,13 @@ struct MathGroup {
 
     __device__ __forceinline__ static int lane() { return device::lane_id_again(); }
     __device__ __forceinline__ std::uint64_t a_descriptor() const {
-        return device::matrix_descriptor(shared.a[stage.slot][group], 0);
+        return device::matrix_descriptor(shared.a[stage.slot()][group], 0);
     }
     __device__ __forceinline__ std::uint64_t b_descriptor(int half) const {
-        return device::matrix_descriptor(shared.b[stage.slot][half], 0);
+        return device::matrix_descriptor(shared.b[stage.slot()][half], 0);
     }
     __device__ __forceinline__ void await_stage() const {
-        device::mbarrier_wait(&shared.full[stage.slot], stage.parity);
+        device::mbarrier_wait(&shared.full[stage.slot()], stage.parity());
     }
     /// Each warp for itself: one that lags must neither find its operands overwritten nor miss a
     /// whole round of the barrier.
@@ -37,7 +37,7 @@ struct MathGroup {
     __device__ __forceinline__ void skip(int stages) {
         for (int k = 0; k < stages; ++k, stage.advance()) {
             await_stage();
-            release(stage.slot);
+            release(stage.slot());
         }
     }
 
@@ -51,7 +51,7 @@ struct MathGroup {
                 wait_products<1>();
                 release(previous);
             }
-            previous = stage.slot;
+            previous = stage.slot();
         }
         wait_products<0>();
         fence_registers(sums);
@@ -84,8 +84,8 @@ struct MathGroup {
             }
             float part[64];
             await_stage();
-            const float rows[2] = {shared.scale[stage.slot][row],
-                                   shared.scale[stage.slot][row + 8]};
+            const float rows[2] = {shared.scale[stage.slot()][row],
+                                   shared.scale[stage.slot()][row + 8]};
             start_product<HalfFp8>(part, a_descriptor(), b_descriptor(0), false);
             wait_products<0>();
             fence_registers(part);
@@ -94,7 +94,7 @@ struct MathGroup {
             start_product<HalfFp8>(part, a_descriptor(), b_descriptor(1), false);
             wait_products<0>();
             fence_registers(part);
-            release(stage.slot);
+            release(stage.slot());
             const float second[2] = {rows[0] * weight1, rows[1] * weight1};
             add_scaled<1>(sums, part, second);
         }
@@ -121,10 +121,10 @@ struct MathGroup {
 
     __device__ __forceinline__ void run() {
         for (Place<kTaskSlots> place;; place.advance()) {
-            device::mbarrier_wait(&shared.task_full[place.slot], place.parity);
-            const Task& task = shared.task[place.slot];
+            device::mbarrier_wait(&shared.task_full[place.slot()], place.parity());
+            const Task& task = shared.task[place.slot()];
             if (task.kind == 0) return;
-            if (group * kGroupRows >= task.rows) {
+            if (group >= task.groups()) {
                 skip((task.kind == 1 ? me.p.hidden : me.p.intermediate) / C::kDepth);
             } else {
                 float sums[128];
@@ -137,7 +137,7 @@ struct MathGroup {
                 }
             }
             __syncwarp();
-            if (lane() == 0) device::mbarrier_arrive(&shared.task_empty[place.slot]);
+            if (lane() == 0) device::mbarrier_arrive(&shared.task_empty[place.slot()]);
         }
     }
 };

@@ -7,8 +7,12 @@
 
 #include "xstage/device/fabric_group.hpp"
 #include "xstage/moe/plan.hpp"
+#include "xstage/stamp_layout.hpp"
 
 namespace xstage::moe::kernels {
+
+/// Warps of a CTA that store Linear-2's rows.
+inline constexpr int kStoringWarps = 8;
 
 /// Words of one rank's CTAs, zero before the first launch and after every one (all but `epoch` and
 /// `broken`).
@@ -28,6 +32,7 @@ struct RankArgs {
     const std::int32_t* tokens_at;  ///< on the device, or null: `tokens`
     std::int32_t tokens;
     std::int32_t rank;
+    StampBuffer stamps;  ///< of the stamping kernels
 };
 
 /// By value: tensor maps must lie in parameter memory.
@@ -36,9 +41,12 @@ struct KernelParams {
     fabric::CallShape call;
     Layout at;
     plan::MoeOrder order;
-    std::int32_t world, max_tokens, hidden, intermediate, experts, local_experts, top_k;
-    std::int32_t blocks;  ///< CTAs per rank
-    float clamp;          ///< infinity: none
+    std::int32_t world, max_tokens, hidden, intermediate, experts, top_k;
+    std::int32_t local_experts;  ///< that tokens are routed to
+    std::int32_t held_experts;   ///< with the shared one, which is the first then
+    std::int32_t slots;          ///< top_k, and one for the shared expert
+    std::int32_t blocks;         ///< CTAs per rank
+    float clamp;                 ///< infinity: none
     StorePath store;
     std::byte* workspace[fabric::kMaxRanks];  ///< every rank's, as this process maps them
     RankArgs rank[fabric::kMaxRanks];         ///< of this device, by block / blocks

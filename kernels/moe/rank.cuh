@@ -71,8 +71,9 @@ __device__ __forceinline__ void await_count(const Rank& me, const std::uint32_t*
         if (++spins % 1024 != 0) continue;
         if (start == 0) start = device::global_ns();
         // A barrier with peers may take the group's limit; those behind it are given twice that.
-        if (device::global_ns() - start < 2 * me.p.group.timeout_ns && !me.broken()) continue;
-        break_group(me);
+        const bool broken = me.broken();  // then it is known already who was missing
+        if (!broken && device::global_ns() - start < 2 * me.p.group.timeout_ns) continue;
+        if (!broken) break_group(me);
         return;
     }
 }

@@ -46,26 +46,27 @@ __device__ __forceinline__ bool is_routed(const KernelParams& p, std::int32_t ex
     return expert >= 0 && expert < p.experts;
 }
 
-/// The blocks of every local expert, from what the ranks say they send. CTA 0.
+/// The blocks of every held expert, from what the ranks say they send. CTA 0.
 __device__ __forceinline__ void lay_out_rows(const Rank& me, RouteScratch& scratch) {
     const KernelParams& p = me.p;
     const auto* arrived = me.at<std::int32_t>(p.at.arrived);
     auto* row_count = me.at<std::int32_t>(p.at.row_count);
     auto* row_begin = me.at<std::int32_t>(p.at.row_begin);
-    for (int e = static_cast<int>(threadIdx.x); e < p.local_experts; e += kThreads) {
-        std::int32_t rows = 0;
-        for (int r = 0; r < p.world; ++r) {
-            const std::int32_t* from = arrived + r * (p.local_experts + 1) + e;
+    const int shared = p.held_experts - p.local_experts;
+    for (int e = static_cast<int>(threadIdx.x); e < p.held_experts; e += kThreads) {
+        std::int32_t rows = e < shared ? me.tokens() : 0;
+        for (int r = 0; e >= shared && r < p.world; ++r) {
+            const std::int32_t* from = arrived + r * (p.local_experts + 1) + e - shared;
             rows += __ldcg(from + 1) - __ldcg(from);
         }
         row_count[e] = rows;
         scratch.count[e] = (rows + kTileRows - 1) / kTileRows;
     }
     __syncthreads();
-    const std::int32_t total = scan_in_place(scratch.count, p.local_experts, scratch.warp_sum);
-    for (int e = static_cast<int>(threadIdx.x); e < p.local_experts; e += kThreads)
+    const std::int32_t total = scan_in_place(scratch.count, p.held_experts, scratch.warp_sum);
+    for (int e = static_cast<int>(threadIdx.x); e < p.held_experts; e += kThreads)
         row_begin[e] = scratch.count[e];
-    if (threadIdx.x == 0) row_begin[p.local_experts] = total;
+    if (threadIdx.x == 0) row_begin[p.held_experts] = total;
 }
 
 /// One warp runs the fabric's barrier for this rank. False: the group is broken.

@@ -51,6 +51,17 @@ def body(rank, world):
         torch.testing.assert_close(compiled(x).float(), expected, **bound)
         torch.library.opcheck(torch.ops.xstage.mega_moe, (x, ids, gates, None, None), {"layer": layer.name})
 
+        # A shared expert: on each rank the first of its weights, with all tokens and weight 1.
+        both = [torch.cat([w[:1], w[mine]]) for w in (w1, w2)]
+        with xstage.MegaMoe(None, *both, top_k=TOP_K, max_tokens=16, shared=True) as second:
+            assert second.experts == EXPERTS
+            gate, up = (x.float() @ w1[0].float().T).split(INTERMEDIATE, dim=1)
+            more = (torch.nn.functional.silu(gate) * up) @ w2[0].float().T
+            torch.testing.assert_close(second(x, ids, gates).float(), expected + more, **bound)
+            torch.distributed.barrier()
+
+        with pytest.raises(xstage.BadInput, match="holds no expert"):
+            xstage.MegaMoe(None, w1[:1], w2[:1], top_k=1, max_tokens=16, shared=True)
         with pytest.raises(xstage.BadInput, match=r"experts is int64 .* expected int32"):
             layer(x, ids.long(), gates)
         with pytest.raises(xstage.BadInput, match="max_tokens=16"):

@@ -223,6 +223,7 @@ class MoeOptions(_Sized):
         ("bulk_stores", c_int32),
         ("blocks", c_int32),
         ("agree_on_calls", c_int32),
+        ("shared_expert", c_int32),
     ]
 
 

@@ -24,13 +24,15 @@ class MegaMoe(_group.Child):
         bfloat16, or float8_e4m3fn with s1, s2: a float32 scale for every 128x128 block. Lent for the life of the
         layer. hidden is a multiple of 256, intermediate of 128.
     top_k: experts of a token; max_tokens: per rank and call. experts: of all ranks (default: local * ranks).
+    shared: the first expert of w1 and w2 is one that all of this rank's tokens go through, with weight 1, beside their
+        top_k; the others are the local experts.
     clamp: of SwiGLU's inputs, 0 for none. order: of the expert waves, None for the one that measured best.
 
     On a group with several local ranks w1, w2, s1, s2 and every argument of a call are lists, one for each.
     """
 
     def __init__(self, group, w1, w2, *, top_k: int, max_tokens: int, s1=None, s2=None, experts: int | None = None,
-                 clamp: float = 0.0, order: str | None = None, ring_blocks: int = 0, workspace_limit: int = 0,
+                 shared: bool = False, clamp: float = 0.0, order: str | None = None, ring_blocks: int = 0, workspace_limit: int = 0,
                  blocks: int = 0):  # fmt: skip
         self._handle = c_void_p()
         self.group = g = _group.resolve(group)
@@ -48,7 +50,9 @@ class MegaMoe(_group.Child):
         if first.dtype not in _TYPES:
             raise BadInput(f"w1 is {first.dtype}: the layer works on {' or '.join(_TYPES)}")
         self.dtype, (local, _, self.hidden), self.intermediate = first.dtype, first.shape, second.shape[2]
-        self.experts, self.top_k, self.max_tokens = experts or local * g.world, top_k, max_tokens
+        if local <= shared:
+            raise BadInput(f"w1 {list(first.shape)} holds no expert that tokens are routed to")
+        self.experts, self.top_k, self.max_tokens = experts or (local - shared) * g.world, top_k, max_tokens
         fp8 = self.dtype != "bfloat16"
         block = 128
         shapes = [
@@ -68,7 +72,7 @@ class MegaMoe(_group.Child):
         options = _abi.MoeOptions(
             max_tokens=max_tokens, hidden=self.hidden, intermediate=self.intermediate, experts=self.experts,
             top_k=top_k, type=_TYPES[self.dtype], clamp=clamp, order=order.encode() if order else None,
-            ring_blocks=ring_blocks, workspace_limit=workspace_limit, blocks=blocks,
+            ring_blocks=ring_blocks, workspace_limit=workspace_limit, blocks=blocks, shared_expert=shared,
         )  # fmt: skip
         size = c_uint64()
         _abi.check(_abi.lib.xstage_moe_workspace_bytes(ctypes.byref(options), g.world, ctypes.byref(size)))

@@ -25,8 +25,10 @@ class Stamper {
         std::uint64_t ns;
     };
 
-    __device__ __forceinline__ Stamper(StampBuffer buffer, std::uint32_t producer)
-        : buffer_(buffer), producer_(producer) {}
+    /// `burst`: how many the producer has stamped before, where no Stamper lives that long.
+    __device__ __forceinline__ Stamper(StampBuffer buffer, std::uint32_t producer,
+                                       std::uint32_t burst = 0)
+        : buffer_(buffer), producer_(producer), burst_(burst) {}
 
     __device__ __forceinline__ Mark begin() const { return {clock_cycles(), global_ns()}; }
 
@@ -52,7 +54,7 @@ class Stamper {
   private:
     StampBuffer buffer_;
     std::uint32_t producer_;
-    std::uint32_t burst_ = 0;
+    std::uint32_t burst_;
 };
 
 }  // namespace xstage::device

@@ -18,18 +18,24 @@ enum class Type : std::uint8_t {
 
 /// y[t] = sum over the slots s of weight[t][s] * W2_e (silu(Wgate_e x) * (Wup_e x)), e =
 /// expert[t][s]. Rank r holds experts [r, r+1) * experts / ranks. All ranks name the same problem.
+/// With a shared expert, which every rank holds, W2 (silu(Wgate x[t]) * (Wup x[t])) of it is added
+/// to every token, after the slots.
 struct Problem {
     int ranks = 1;
     int max_tokens = 0;    ///< per rank and call
     int hidden = 0;        ///< a multiple of 256
     int intermediate = 0;  ///< a multiple of 128
     int experts = 0;       ///< of all ranks, a multiple of them
-    int top_k = 0;         ///< slots of a token, at most 32
+    int top_k = 0;         ///< slots of a token, with the shared expert at most 32
     Type type = Type::kBf16;
     /// Upper bound of the gate and bound of the magnitude of up, before SwiGLU; 0: none.
     float clamp = 0;
+    bool shared = false;  ///< every rank holds one more expert, which all its tokens go through
 
     int local_experts() const { return experts / ranks; }
+    /// Experts of a rank's weights: the shared one first, since its rows need no peer.
+    int held_experts() const { return local_experts() + (shared ? 1 : 0); }
+    int slots() const { return top_k + (shared ? 1 : 0); }  ///< results that a token waits for
     int element_bytes() const { return type == Type::kFp8 ? 1 : 2; }
 };
 
@@ -66,11 +72,11 @@ struct Layout {
     std::int64_t sorted;  ///< this rank's routes (token * top_k + slot) by expert
     std::int64_t
         arrived;  ///< [rank][local experts + 1]: where in `sorted` their routes to here lie
-    std::int64_t combine;               ///< bf16 [token][slot][hidden]
+    std::int64_t combine;               ///< bf16 [token][slots()][hidden]
     std::int64_t pool_x, pool_x_scale;  ///< rows in blocks; scales [block][group][row]
     std::int64_t act, act_scale;        ///< Linear-1's output, the same way
     std::int64_t row_weight, row_route;
-    std::int64_t row_begin, row_count;             ///< per local expert: first block, rows
+    std::int64_t row_begin, row_count;             ///< per held expert: first block, rows
     std::int64_t pulled, first_done, second_done;  ///< per block: what is finished of it
     std::int64_t sent;                             ///< per expert: routes of this rank
     std::int64_t control;                          ///< kernels/moe/params.hpp

@@ -3,6 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "ops/moe/bench_routing.hpp"
+#include "xstage/fabric.hpp"
 #include "xstage/moe/plan.hpp"
 
 namespace xstage::moe {
@@ -14,18 +16,17 @@ struct BenchShape {
 /// Layers that are served today: language models and video diffusion.
 const std::vector<BenchShape>& bench_shapes();
 
-enum class Routing {
-    kBalanced,  ///< every token's experts drawn evenly
-    kHot,       ///< a tenth of the routes goes to one expert
-};
-
 struct BenchOptions {
+    int world = 1;
+    fabric::Backend backend = fabric::Backend::kProcess;  ///< kLocal: virtual ranks on one GPU
     std::vector<Type> types;
     std::vector<BenchShape> shapes;
-    std::vector<int> tokens;
-    std::vector<int> slices;  ///< one GPU's share of the experts: 2 is half of them
+    std::vector<int> tokens;  ///< of each rank
+    std::vector<int> slices;  ///< each rank's share of the shape's experts: 2 is half of them
     std::vector<plan::MoeOrder> orders;
     std::vector<Routing> routings;
+    bool shared = false;  ///< with a shared expert
+    bool stamps = false;  ///< once more with stamps, and how long Linear-2's bursts took to issue
     int repetitions = 7;
     unsigned seed = 1;
     double seconds = 0;  ///< stop starting new configurations after this long; 0: never
@@ -35,8 +36,15 @@ struct BenchOptions {
     std::vector<std::string> argv;
 };
 
-/// Times the layer of one rank on one GPU under each order, in random turn, and compares the bits
-/// of the results. Returns a JSON document. Throws Error (kUnsupported) where there is no fit GPU.
-std::string run_bench(const BenchOptions& options);
+struct BenchReport {
+    std::string document;  ///< JSON
+    std::string wrong;     ///< rows whose results differ between orders; empty: none
+};
+
+/// Times the layer under each order, in random turn, and compares the bits of the results; ranks
+/// together, the slowest of them counting. The order that choose_order takes is always among them.
+/// Forks a process per rank (one for kLocal), so it must run before anything touches CUDA. Throws
+/// Error (kUnsupported) where there is no fit GPU.
+BenchReport run_bench(const BenchOptions& options);
 
 }  // namespace xstage::moe

@@ -3,7 +3,7 @@
 
 namespace xstage::moe {
 
-std::string run_bench(const BenchOptions&) {
+BenchReport run_bench(const BenchOptions&) {
     throw Error(ErrorKind::kUnsupported,
                 "this build has no MoE kernels (they need CUDA and the CUTLASS headers)");
 }

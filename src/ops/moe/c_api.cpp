@@ -33,6 +33,7 @@ moe::Problem problem_of(const xstage_moe_options& o, int ranks) {
     p.top_k = o.top_k;
     p.type = o.type == XSTAGE_MOE_FP8 ? moe::Type::kFp8 : moe::Type::kBf16;
     p.clamp = o.clamp;
+    p.shared = o.shared_expert != 0;
     return p;
 }
 

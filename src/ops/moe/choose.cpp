@@ -9,11 +9,15 @@ namespace {
 constexpr double kFp8Flops = 1.0e15;
 constexpr double kBf16Flops = 0.64e15;
 constexpr double kLinkBytes = 370e9;
+constexpr double kMemoryBytes = 4.2e12;
 
 // Interleaving keeps two matrices of an expert in the cache at a time. On one GPU, where it has
 // nothing to give, it costs at most this much in the recorded grid.
 constexpr double kInterleavingCostsFp8 = 1.20;
 constexpr double kInterleavingCostsBf16 = 1.36;
+// With few rows an expert's weights are what takes the time, and read for both matrices at once
+// they are read slower. Recorded layers gain nothing below this.
+constexpr double kArithmeticOverWeights = 2;
 constexpr std::int32_t kSlack = 264;  // two tiles per SM of an H200
 constexpr std::int32_t kBand = 16;
 
@@ -31,6 +35,9 @@ plan::MoeOrder choose_order(const Problem& p) {
     const double in_waves = first + std::max(second, store);
     const double costs = p.type == Type::kFp8 ? kInterleavingCostsFp8 : kInterleavingCostsBf16;
     if (std::max(first + second, store) * costs >= in_waves) return waves;
+    const double rows = static_cast<double>(p.max_tokens) * p.top_k;
+    const double weights = 3.0 * p.local_experts() * p.hidden * p.intermediate * p.element_bytes();
+    if (rows * (first + second) < kArithmeticOverWeights * weights / kMemoryBytes) return waves;
     return {plan::MoeOrderKind::kAlternate, 0, 0, kSlack, kBand};
 }
 

@@ -25,7 +25,7 @@ struct DeviceRanks {
 
 class CudaEngine final : public Engine {
   public:
-    explicit CudaEngine(const EngineArgs& args) : args_(args) {
+    explicit CudaEngine(const EngineArgs& args) : args_(args), variant_{args.problem.type, false} {
         const std::vector<int>& devices = args.fabric.impl().cuda_devices;
         for (std::size_t i = 0; i < devices.size(); ++i) {
             auto found = std::find_if(devices_.begin(), devices_.end(),
@@ -55,10 +55,29 @@ class CudaEngine final : public Engine {
                 to.tokens = in.tokens;
                 to.tokens_at = in.tokens_at;
             }
-            const auto launch =
-                args_.problem.type == Type::kFp8 ? kernels::launch_fp8 : kernels::launch_bf16;
-            check(launch(ranks.params, static_cast<int>(ranks.index.size()), stream),
+            check(kernels::launch(variant_, ranks.params, static_cast<int>(ranks.index.size()),
+                                  stream),
                   "launching the MoE kernel");
+        }
+    }
+
+    int stamp_producers() const override {
+        int most = 0;
+        for (const DeviceRanks& ranks : devices_)
+            most = std::max(most, ranks.params.blocks * kernels::kStoringWarps);
+        return most;
+    }
+
+    void set_stamps(std::span<const StampBuffer> buffers) override {
+        variant_.stamped = !buffers.empty();
+        for (DeviceRanks& ranks : devices_) {
+            for (std::size_t i = 0; i < ranks.index.size(); ++i)
+                ranks.params.rank[i].stamps =
+                    buffers.empty() ? StampBuffer{} : buffers[ranks.index[i]];
+            if (buffers.empty()) continue;
+            int unused = 0;
+            check(cudaSetDevice(ranks.device), "cudaSetDevice");
+            check(kernels::preload(variant_, &unused), "loading the stamping kernel");
         }
     }
 
@@ -112,7 +131,7 @@ class CudaEngine final : public Engine {
             throw Error(ErrorKind::kUnsupported,
                         fmt::format("the MoE kernels need compute capability 9.0, device {} has {}",
                                     ranks.device, major));
-        check(kernels::preload(p.type, &per_processor), "loading the MoE kernel");
+        check(kernels::preload(variant_, &per_processor), "loading the MoE kernel");
         const int local = static_cast<int>(ranks.index.size());
         const int most = per_processor * processors / local;
         kernels::KernelParams& params = ranks.params;
@@ -131,7 +150,9 @@ class CudaEngine final : public Engine {
         params.intermediate = p.intermediate;
         params.experts = p.experts;
         params.local_experts = p.local_experts();
+        params.held_experts = p.held_experts();
         params.top_k = p.top_k;
+        params.slots = p.slots();
         params.clamp = p.clamp > 0 ? p.clamp : std::numeric_limits<float>::infinity();
         for (int r = 0; r < p.ranks; ++r) params.workspace[r] = memory_of(r);
         for (std::size_t i = 0; i < ranks.index.size(); ++i) {
@@ -146,11 +167,10 @@ class CudaEngine final : public Engine {
             to.act = kernels::encode_map("the activations", base + at.act, p.type, pool,
                                          p.intermediate, 64);
             to.w1 = kernels::encode_map("w1", w.w1, p.type,
-                                        std::int64_t{p.local_experts()} * 2 * p.intermediate,
+                                        std::int64_t{p.held_experts()} * 2 * p.intermediate,
                                         p.hidden, 128);
-            to.w2 =
-                kernels::encode_map("w2", w.w2, p.type, std::int64_t{p.local_experts()} * p.hidden,
-                                    p.intermediate, 128);
+            to.w2 = kernels::encode_map(
+                "w2", w.w2, p.type, std::int64_t{p.held_experts()} * p.hidden, p.intermediate, 128);
             to.s1 = w.s1;
             to.s2 = w.s2;
         }
@@ -162,13 +182,14 @@ class CudaEngine final : public Engine {
         using fabric::protocol::mix;
         const Problem& p = args_.problem;
         std::uint64_t hash = 0x30e;
-        for (const int value :
-             {p.max_tokens, p.hidden, p.intermediate, p.experts, p.top_k, static_cast<int>(p.type)})
+        for (const int value : {p.max_tokens, p.hidden, p.intermediate, p.experts, p.top_k,
+                                static_cast<int>(p.type), static_cast<int>(p.shared)})
             hash = mix(hash, static_cast<std::uint64_t>(value));
         return hash;
     }
 
     EngineArgs args_;
+    kernels::Variant variant_;
     std::vector<DeviceRanks> devices_;
 };
 

@@ -9,6 +9,7 @@
 
 #include "ops/moe/impl.hpp"
 #include "ops/moe/reference.hpp"
+#include "xstage/error.hpp"
 
 namespace xstage::moe {
 namespace {
@@ -27,12 +28,25 @@ class HostEngine final : public Engine {
         bring(in);
         sort_routes(tokens);
         args_.fabric.barrier(streams);
-        for (int e = 0; e < args_.problem.local_experts(); ++e) run_local_expert(e);
+        if (args_.problem.shared) run_held_expert(0, own_routes(tokens));
+        for (int e = 0; e < args_.problem.local_experts(); ++e)
+            run_held_expert(e + (args_.problem.shared ? 1 : 0), routes_to(e));
         args_.fabric.barrier(streams);
         add_up(tokens, static_cast<std::uint16_t*>(in.y));
     }
 
+    void set_stamps(std::span<const StampBuffer> buffers) override {
+        if (!buffers.empty())
+            throw Error(ErrorKind::kUnsupported, "only the kernel stamps its stores");
+    }
+
   private:
+    /// A row of work: whose token it is, and where its result goes.
+    struct Route {
+        int rank;
+        int token, slot;  ///< of `top_k` slots, and one for the shared expert
+    };
+
     template <class T>
     T* at(int rank, std::int64_t offset) const {
         return reinterpret_cast<T*>(static_cast<std::byte*>(args_.workspace.at(rank)) + offset);
@@ -72,35 +86,45 @@ class HostEngine final : public Engine {
             if (routed(i)) sorted[first[static_cast<std::size_t>(experts[i])]++] = i;
     }
 
-    void run_local_expert(int expert) const {
+    std::vector<Route> own_routes(int tokens) const {
+        std::vector<Route> routes;
+        for (int t = 0; t < tokens; ++t) routes.push_back({rank_, t, args_.problem.top_k});
+        return routes;
+    }
+
+    std::vector<Route> routes_to(int expert) const {
         const Problem& p = args_.problem;
-        const Layout& layout = args_.layout;
-        const auto width = static_cast<std::size_t>(p.hidden);
-        const auto* arrived = at<std::int32_t>(rank_, layout.arrived);
-        struct Route {
-            int rank;
-            std::int32_t route;
-        };
+        const auto* arrived = at<std::int32_t>(rank_, args_.layout.arrived);
         std::vector<Route> routes;
         for (int r = 0; r < p.ranks; ++r) {
             const std::int32_t* from = arrived + r * (p.local_experts() + 1) + expert;
-            for (std::int32_t i = from[0]; i < from[1]; ++i)
-                routes.push_back({r, at<std::int32_t>(r, layout.sorted)[i]});
+            for (std::int32_t i = from[0]; i < from[1]; ++i) {
+                const std::int32_t route = at<std::int32_t>(r, args_.layout.sorted)[i];
+                routes.push_back({r, route / p.top_k, route % p.top_k});
+            }
         }
+        return routes;
+    }
+
+    void run_held_expert(int expert, const std::vector<Route>& routes) const {
+        const Problem& p = args_.problem;
+        const Layout& layout = args_.layout;
+        const auto width = static_cast<std::size_t>(p.hidden);
         std::vector<double> results(routes.size() * width);
         std::vector<ExpertRow> rows;
         for (std::size_t i = 0; i < routes.size(); ++i) {
-            const std::int64_t token = routes[i].route / p.top_k;
-            const int from = routes[i].rank;
-            rows.push_back({at<std::byte>(from, layout.x) + token * p.hidden * p.element_bytes(),
-                            at<float>(from, layout.x_scale) + token * (p.hidden / kScaleGroup),
-                            at<float>(from, layout.weights)[routes[i].route],
+            const auto [from, token, slot] = routes[i];
+            const std::int64_t t = token;
+            const float weight =
+                slot == p.top_k ? 1.0F : at<float>(from, layout.weights)[t * p.top_k + slot];
+            rows.push_back({at<std::byte>(from, layout.x) + t * p.hidden * p.element_bytes(),
+                            at<float>(from, layout.x_scale) + t * (p.hidden / kScaleGroup), weight,
                             std::span(&results[i * width], width)});
         }
         run_expert(p, args_.weights[0], expert, Rounding::kKernel, rows);
         for (std::size_t i = 0; i < routes.size(); ++i) {
             auto* to = at<std::uint16_t>(routes[i].rank, layout.combine) +
-                       std::int64_t{routes[i].route} * p.hidden;
+                       (std::int64_t{routes[i].token} * p.slots() + routes[i].slot) * p.hidden;
             for (std::size_t n = 0; n < width; ++n)
                 to[n] = to_bf16(static_cast<float>(results[i * width + n]));
         }
@@ -113,10 +137,11 @@ class HostEngine final : public Engine {
         for (std::int64_t t = 0; t < tokens; ++t)
             for (std::int64_t n = 0; n < p.hidden; ++n) {
                 float sum = 0;
-                for (std::int64_t s = t * p.top_k; s < (t + 1) * p.top_k; ++s) {
-                    if (experts[s] >= p.experts) sum = std::numeric_limits<float>::quiet_NaN();
-                    if (experts[s] >= 0 && experts[s] < p.experts)
-                        sum += from_bf16(slots[s * p.hidden + n]);
+                for (std::int64_t s = 0; s < p.slots(); ++s) {
+                    const std::int32_t e = s == p.top_k ? 0 : experts[t * p.top_k + s];
+                    if (e >= p.experts) sum = std::numeric_limits<float>::quiet_NaN();
+                    if (e >= 0 && e < p.experts)
+                        sum += from_bf16(slots[(t * p.slots() + s) * p.hidden + n]);
                 }
                 y[t * p.hidden + n] = to_bf16(sum);
             }

@@ -14,6 +14,8 @@ class Engine {
     virtual ~Engine() = default;
     virtual void run(std::span<const Input> inputs, const plan::MoeOrder& order, StorePath path,
                      const fabric::Streams& streams) = 0;
+    virtual int stamp_producers() const { return 0; }
+    virtual void set_stamps(std::span<const StampBuffer> buffers) = 0;
 };
 
 /// What the engines are given. Everything outlives them.

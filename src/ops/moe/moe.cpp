@@ -16,8 +16,8 @@ namespace {
 }
 
 std::string call_of(const Problem& p, const Layout& at) {
-    return fmt::format("moe(T<={}, h={}, i={}, E={}, k={}, {}, clamp={}, ring={})", p.max_tokens,
-                       p.hidden, p.intermediate, p.experts, p.top_k,
+    return fmt::format("moe(T<={}, h={}, i={}, E={}{}, k={}, {}, clamp={}, ring={})", p.max_tokens,
+                       p.hidden, p.intermediate, p.experts, p.shared ? "+1" : "", p.top_k,
                        p.type == Type::kFp8 ? "fp8" : "bf16", p.clamp, at.ring_blocks);
 }
 
@@ -104,6 +104,19 @@ void MegaMoe::set_order(const plan::MoeOrder& order) {
 }
 void MegaMoe::set_store_path(StorePath path) {
     impl_->options.store = path;
+}
+int MegaMoe::stamp_producers() const {
+    return impl_->engine->stamp_producers();
+}
+void MegaMoe::set_stamps(std::span<const StampBuffer> buffers) {
+    const std::size_t ranks = impl_->fabric.local_ranks().size();
+    if (!buffers.empty() && buffers.size() != ranks)
+        bad(fmt::format("{} stamp buffers for {} ranks of this process", buffers.size(), ranks));
+    for (const StampBuffer& b : buffers)
+        if (b.stamps == nullptr || b.dropped == nullptr ||
+            b.producers < static_cast<std::uint32_t>(stamp_producers()))
+            bad(fmt::format("a stamp buffer needs memory for {} producers", stamp_producers()));
+    impl_->engine->set_stamps(buffers);
 }
 
 void MegaMoe::run(std::span<const Input> inputs, const fabric::Streams& streams) {

@@ -24,21 +24,22 @@ void check_problem(const Problem& p) {
     multiple("hidden", p.hidden, kTileColumns);
     multiple("intermediate", p.intermediate, kTileRows);
     multiple("experts", p.experts, p.ranks);
-    if (p.experts > kMaxExperts)
-        bad(fmt::format("experts is {}: at most {}", p.experts, kMaxExperts));
-    if (p.top_k < 1 || p.top_k > kMaxTopK)
-        bad(fmt::format("top_k is {}: 1 to {}", p.top_k, kMaxTopK));
+    const int shared = p.shared ? 1 : 0;
+    if (p.experts > kMaxExperts - shared)
+        bad(fmt::format("experts is {}: at most {}", p.experts, kMaxExperts - shared));
+    if (p.top_k < 1 || p.top_k > kMaxTopK - shared)
+        bad(fmt::format("top_k is {}: 1 to {}", p.top_k, kMaxTopK - shared));
     if (!(p.clamp >= 0)) bad(fmt::format("clamp is {}: it must not be negative", p.clamp));
-    // A route (token * top_k + slot) travels in 28 bits beside its rank; rows are counted in int32.
-    const std::int64_t routes = std::int64_t{p.max_tokens} * p.top_k;
+    // A route (token * slots + slot) travels in 28 bits beside its rank; rows are counted in int32.
+    const std::int64_t routes = std::int64_t{p.max_tokens} * p.slots();
     if (routes >= std::int64_t{1} << 28)
-        bad(fmt::format("max_tokens * top_k is {}: it must be below 2^28", routes));
+        bad(fmt::format("max_tokens * slots is {}: it must be below 2^28", routes));
     if (routes * p.ranks + std::int64_t{p.experts} * kTileRows >= std::int64_t{1} << 31)
         bad(fmt::format("{} routes of {} ranks: their rows must be below 2^31", routes, p.ranks));
     for (const int width : {p.hidden, 2 * p.intermediate})
-        if (std::int64_t{p.local_experts()} * width >= std::int64_t{1} << 31)
+        if (std::int64_t{p.held_experts()} * width >= std::int64_t{1} << 31)
             bad(fmt::format("{} experts of {} columns: their rows must be below 2^31",
-                            p.local_experts(), width));
+                            p.held_experts(), width));
 }
 
 /// Lays regions one behind the other.
@@ -67,9 +68,10 @@ int number_in(const std::string& text, const std::string& digits) {
 }  // namespace
 
 std::int32_t least_ring(const Problem& p, const plan::MoeOrder& order) {
-    const std::int64_t rows = std::int64_t{p.ranks} * p.max_tokens * p.top_k;
+    const std::int64_t rows =
+        (std::int64_t{p.ranks} * p.top_k + (p.shared ? 1 : 0)) * std::int64_t{p.max_tokens};
     const auto all = static_cast<std::int32_t>(
-        (rows + std::int64_t{p.local_experts()} * (kTileRows - 1)) / kTileRows);
+        (rows + std::int64_t{p.held_experts()} * (kTileRows - 1)) / kTileRows);
     return order.kind == plan::MoeOrderKind::kLead ? std::min(all, plan::least_ring(order)) : all;
 }
 
@@ -87,7 +89,7 @@ Layout make_layout(const Problem& p, const Options& o) {
     at.weights = regions.add(t * k * 4);
     at.sorted = regions.add(t * k * 4);
     at.arrived = regions.add(p.ranks * (local + 1) * 4);
-    at.combine = regions.add(t * k * p.hidden * 2);
+    at.combine = regions.add(t * p.slots() * p.hidden * 2);
 
     at.max_blocks = least_ring(p, {});
     at.ring_blocks = o.ring_blocks == 0 ? at.max_blocks : std::min(o.ring_blocks, at.max_blocks);
@@ -99,8 +101,8 @@ Layout make_layout(const Problem& p, const Options& o) {
     at.act_scale = regions.add(scaled ? pool * (p.intermediate / kScaleGroup) * 4 : 0);
     at.row_weight = regions.add(pool * 4);
     at.row_route = regions.add(pool * 4);
-    at.row_begin = regions.add((local + 1) * 4);
-    at.row_count = regions.add(local * 4);
+    at.row_begin = regions.add((std::int64_t{p.held_experts()} + 1) * 4);
+    at.row_count = regions.add(std::int64_t{p.held_experts()} * 4);
     at.pulled = regions.add(std::int64_t{at.max_blocks} * 4);
     at.first_done = regions.add(std::int64_t{at.max_blocks} * 4);
     at.second_done = regions.add(std::int64_t{at.max_blocks} * 4);

@@ -247,30 +247,39 @@ void run_expert(const Problem& p, const Weights& w, int expert, Rounding roundin
 std::vector<std::vector<double>> reference_layer(const Problem& p, std::span<const Weights> weights,
                                                  std::span<const Input> inputs, Rounding rounding) {
     const auto width = static_cast<std::size_t>(p.hidden);
-    const auto slots = static_cast<std::size_t>(p.top_k);
+    const auto top_k = static_cast<std::size_t>(p.top_k);
+    const auto slots = static_cast<std::size_t>(p.slots());
     std::vector<std::vector<double>> routed, y;
-    std::vector<std::vector<ExpertRow>> rows(static_cast<std::size_t>(p.experts));
+    // Of every rank the experts it holds, in the order of its weights.
+    const auto held = static_cast<std::size_t>(p.held_experts());
+    const auto local = static_cast<std::size_t>(p.local_experts());
+    std::vector<std::vector<ExpertRow>> rows(static_cast<std::size_t>(p.ranks) * held);
     for (const Input& in : inputs) {
         const auto tokens = static_cast<std::size_t>(in.tokens);
         y.emplace_back(tokens * width);
         std::vector<double>& slot_rows = routed.emplace_back(tokens * slots * width);
+        const std::size_t rank = y.size() - 1;
         for (std::size_t route = 0; route < tokens * slots; ++route) {
-            const std::int32_t e = in.experts[route];
-            if (e < 0 || e >= p.experts) continue;
             const std::size_t t = route / slots;
+            const bool shared = route % slots == top_k;
+            const std::size_t at = t * top_k + route % slots;
+            const std::int32_t e = shared ? 0 : in.experts[at];
+            if (e < 0 || e >= p.experts) continue;
+            const auto expert = static_cast<std::size_t>(e);
+            const std::size_t index =
+                shared ? rank * held : expert / local * held + expert % local + (held - local);
             const auto* x = static_cast<const std::byte*>(in.x) +
                             t * width * static_cast<std::size_t>(p.element_bytes());
             const float* scale =
                 p.type == Type::kFp8 ? in.x_scale + t * (width / kScaleGroup) : nullptr;
-            rows[static_cast<std::size_t>(e)].push_back(
-                {x, scale, in.weights[route], std::span(&slot_rows[route * width], width)});
+            rows[index].push_back({x, scale, shared ? 1.0F : in.weights[at],
+                                   std::span(&slot_rows[route * width], width)});
         }
     }
     std::vector<std::future<void>> running;
-    for (int e = 0; e < p.experts; ++e)
-        running.push_back(std::async(std::launch::async, [&, e] {
-            run_expert(p, weights[static_cast<std::size_t>(e / p.local_experts())],
-                       e % p.local_experts(), rounding, rows[static_cast<std::size_t>(e)]);
+    for (std::size_t i = 0; i < rows.size(); ++i)
+        running.push_back(std::async(std::launch::async, [&, i] {
+            run_expert(p, weights[i / held], static_cast<int>(i % held), rounding, rows[i]);
         }));
     for (std::future<void>& run : running) run.get();
     for (std::size_t r = 0; r < inputs.size(); ++r)
@@ -279,7 +288,7 @@ std::vector<std::vector<double>> reference_layer(const Problem& p, std::span<con
             double exact = 0;
             float sum = 0;
             for (std::size_t s = 0; s < slots; ++s) {
-                const std::int32_t e = inputs[r].experts[t * slots + s];
+                const std::int32_t e = s == top_k ? 0 : inputs[r].experts[t * top_k + s];
                 if (e >= p.experts) exact = sum = std::numeric_limits<float>::quiet_NaN();
                 if (e < 0 || e >= p.experts) continue;
                 const double value = routed[r][(t * slots + s) * width + i % width];

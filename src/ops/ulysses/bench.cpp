@@ -2,15 +2,13 @@
 
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <ctime>
-#include <functional>
 #include <nlohmann/json.hpp>
-#include <random>
 
+#include "ops/bench_processes.hpp"
+#include "ops/bench_statistics.hpp"
 #include "ops/ulysses/bench_rank.hpp"
 #include "xstage/error.hpp"
 #include "xstage/ulysses/cudnn.hpp"
@@ -22,6 +20,8 @@ namespace xstage::ulysses {
 namespace {
 
 using Json = nlohmann::ordered_json;
+using bench::quantile;
+using bench::ratio;
 
 Json to_json(const std::vector<ShapeTimes>& shapes) {
     Json all = Json::array();
@@ -36,28 +36,6 @@ Json to_json(const std::vector<ShapeTimes>& shapes) {
                        {"wrong", s.wrong}});
     }
     return all;
-}
-
-double quantile(std::vector<double> values, double q) {
-    std::sort(values.begin(), values.end());
-    return values[static_cast<std::size_t>(q * static_cast<double>(values.size() - 1) + 0.5)];
-}
-
-/// Median of the ratios of repetitions that ran within the same round, with a 95% bootstrap
-/// interval.
-Json ratio(const std::vector<double>& a, const std::vector<double>& b) {
-    std::vector<double> ratios;
-    for (std::size_t i = 0; i < a.size() && i < b.size(); ++i) ratios.push_back(a[i] / b[i]);
-    std::mt19937 random(1);
-    std::vector<double> medians;
-    for (int round = 0; round < 500; ++round) {
-        std::vector<double> drawn;
-        for (std::size_t i = 0; i < ratios.size(); ++i)
-            drawn.push_back(ratios[random() % ratios.size()]);
-        medians.push_back(quantile(std::move(drawn), 0.5));
-    }
-    return {{"median", quantile(ratios, 0.5)},
-            {"interval95", {quantile(medians, 0.025), quantile(medians, 0.975)}}};
 }
 
 /// The slowest rank of every repetition.
@@ -146,59 +124,6 @@ Json gpu_json() {
     return gpus;
 }
 
-std::string now() {
-    char text[32];
-    const std::time_t t = std::time(nullptr);
-    std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&t));
-    return text;
-}
-
-/// Runs `body` in a child and returns the document it wrote.
-struct Child {
-    pid_t pid;
-    int pipe;
-};
-Child start(const std::function<std::string()>& body) {
-    int ends[2];
-    if (::pipe(ends) != 0) throw Error(ErrorKind::kEnvironment, "no pipe for a rank");
-    const pid_t pid = ::fork();
-    if (pid < 0) throw Error(ErrorKind::kEnvironment, "no process for a rank");
-    if (pid > 0) {
-        ::close(ends[1]);
-        return {pid, ends[0]};
-    }
-    ::close(ends[0]);
-    int status = 0;
-    std::string text;
-    try {
-        text = body();
-    } catch (const Error& e) {
-        text = e.what();
-        status = e.exit_code();
-    } catch (const std::exception& e) {
-        text = e.what();
-        status = static_cast<int>(ErrorKind::kEnvironment);
-    }
-    for (std::size_t at = 0; at < text.size();) {
-        const ssize_t n = ::write(ends[1], text.data() + at, text.size() - at);
-        if (n <= 0) break;
-        at += static_cast<std::size_t>(n);
-    }
-    ::_exit(status);
-}
-
-std::string finish(const Child& child, int& code) {
-    std::string text;
-    char block[65536];
-    for (ssize_t n; (n = ::read(child.pipe, block, sizeof block)) > 0;)
-        text.append(block, static_cast<std::size_t>(n));
-    ::close(child.pipe);
-    int status = 0;
-    ::waitpid(child.pid, &status, 0);
-    code = WIFEXITED(status) ? WEXITSTATUS(status) : static_cast<int>(ErrorKind::kEnvironment);
-    return text;
-}
-
 }  // namespace
 
 BenchReport run_bench(const BenchOptions& options) {
@@ -207,24 +132,11 @@ BenchReport run_bench(const BenchOptions& options) {
         throw Error(ErrorKind::kUnsupported, reason);
     const std::string group = fmt::format("bench-ulysses-{}", ::getpid());
     const bool process = options.backend == fabric::Backend::kProcess;
-    // Children even for one process: this one stays free of CUDA until the results are in.
-    std::vector<Child> children;
-    for (int r = 0; r < (process ? options.world : 1); ++r)
-        children.push_back(start([&, r] { return to_json(bench_rank(options, r, group)).dump(); }));
     std::vector<Json> ranks;
-    std::string failure;
-    int failed = 0;
-    for (const Child& child : children) {
-        int code = 0;
-        const std::string text = finish(child, code);
-        if (code != 0 && failed == 0) {
-            failed = code;
-            failure = text;
-        }
-        if (code == 0) ranks.push_back(Json::parse(text));
-    }
-    if (failed != 0)
-        throw Error(static_cast<ErrorKind>(failed), failure.empty() ? "a rank died" : failure);
+    for (const std::string& text : bench::in_processes(process ? options.world : 1, [&](int r) {
+             return to_json(bench_rank(options, r, group)).dump();
+         }))
+        ranks.push_back(Json::parse(text));
     std::string wrong;
     const Json document = {{"schema_version", 1},
                            {"kind", "bench-ulysses"},
@@ -234,7 +146,7 @@ BenchReport run_bench(const BenchOptions& options) {
                              {"tool_version", kVersion},
                              {"git_commit", options.git_commit},
                              {"argv", options.argv},
-                             {"date", now()}}},
+                             {"date", bench::now()}}},
                            {"backend", process ? "process" : "local"},
                            {"ranks", options.world},
                            {"attention", options.attention},

@@ -18,7 +18,9 @@ __global__ void hold(long long cycles) {
     }
 }
 
-fabric::FabricOptions options_for(int world) {
+}  // namespace
+
+fabric::FabricOptions virtual_ranks(int world) {
     fabric::FabricOptions o;
     o.backend = fabric::Backend::kLocal;
     o.world = world;
@@ -26,8 +28,6 @@ fabric::FabricOptions options_for(int world) {
     o.devices.assign(static_cast<std::size_t>(world), 0);
     return o;
 }
-
-}  // namespace
 
 std::string missing_gpu() {
     int count = 0;
@@ -46,7 +46,9 @@ struct GpuLayer::Impl {
     std::vector<Input> inputs;
     std::unique_ptr<MegaMoe> moe;
 
-    explicit Impl(const Problem& p) : problem(p), group(options_for(p.ranks)) {}
+    std::vector<std::int32_t*> tokens;
+
+    Impl(const Problem& p, const fabric::FabricOptions& o) : problem(p), group(o) {}
 
     template <class T>
     T* upload(const std::vector<T>& from) {
@@ -63,12 +65,16 @@ struct GpuLayer::Impl {
 };
 
 GpuLayer::GpuLayer(const Case& c, const Options& options)
-    : impl_(std::make_unique<Impl>(c.problem)) {
+    : GpuLayer(c, options, virtual_ranks(c.problem.ranks)) {}
+
+GpuLayer::GpuLayer(const Case& c, const Options& options, const fabric::FabricOptions& group)
+    : impl_(std::make_unique<Impl>(c.problem, group)) {
     Impl& m = *impl_;
     check(cudaStreamCreateWithFlags(&m.stream, cudaStreamNonBlocking));
     check(cudaStreamCreateWithFlags(&m.other, cudaStreamNonBlocking));
     std::vector<Weights> weights;
-    for (const RankData& d : c.ranks) {
+    for (const int r : m.group.local_ranks()) {
+        const RankData& d = c.ranks[static_cast<std::size_t>(r)];
         weights.push_back({m.upload(d.w1), m.upload(d.w2), m.upload(d.s1), m.upload(d.s2)});
         Input in;
         in.tokens = d.tokens;
@@ -119,8 +125,13 @@ void GpuLayer::load(const Case& c) {
 }
 
 std::vector<std::vector<double>> GpuLayer::results() {
-    Impl& m = *impl_;
-    m.group.synchronize(fabric::Streams(m.stream));
+    impl_->group.synchronize(fabric::Streams(impl_->stream));
+    return read();
+}
+
+std::vector<std::vector<double>> GpuLayer::read() const {
+    const Impl& m = *impl_;
+    check(cudaStreamSynchronize(m.stream));
     std::vector<std::vector<double>> all;
     for (const Input& in : m.inputs) {
         std::vector<std::uint16_t> bits(static_cast<std::size_t>(in.tokens) *
@@ -137,6 +148,46 @@ std::vector<std::vector<double>> GpuLayer::run() {
         check(cudaMemsetAsync(in.y, 0xff, impl_->y_bytes(), impl_->stream));
     launch();
     return results();
+}
+
+void GpuLayer::set_tokens(const std::vector<std::int32_t>& tokens) {
+    Impl& m = *impl_;
+    for (std::size_t i = 0; i < m.inputs.size(); ++i) {
+        if (m.tokens.size() <= i) {
+            m.tokens.push_back(m.upload(std::vector<std::int32_t>(1)));
+            m.inputs[i].tokens_at = m.tokens[i];
+        }
+        check(cudaMemcpyAsync(m.tokens[i], &tokens[i], 4, cudaMemcpyHostToDevice, m.stream));
+    }
+    check(cudaStreamSynchronize(m.stream));
+}
+
+std::vector<std::vector<Stamp>> GpuLayer::stamps() {
+    Impl& m = *impl_;
+    const auto producers = static_cast<std::uint32_t>(m.moe->stamp_producers());
+    constexpr std::uint32_t kBursts = 256;
+    const std::vector<Stamp> none(std::size_t{producers} * kBursts);
+    std::vector<StampBuffer> buffers;
+    for (std::size_t i = 0; i < m.inputs.size(); ++i)
+        buffers.push_back(
+            {m.upload(none), m.upload(std::vector<std::uint32_t>(1)), producers, kBursts});
+    m.moe->set_stamps(buffers);
+    launch();
+    m.group.synchronize(fabric::Streams(m.stream));
+    m.moe->set_stamps({});
+    std::vector<std::vector<Stamp>> all;
+    for (const StampBuffer& b : buffers) {
+        std::vector<Stamp> slots(none.size());
+        std::uint32_t dropped = 0;
+        check(cudaMemcpy(slots.data(), b.stamps, slots.size() * sizeof(Stamp),
+                         cudaMemcpyDeviceToHost));
+        check(cudaMemcpy(&dropped, b.dropped, 4, cudaMemcpyDeviceToHost));
+        if (dropped != 0) throw std::runtime_error("stamps were dropped");
+        std::vector<Stamp>& found = all.emplace_back();
+        for (const Stamp& s : slots)
+            if (s.bytes != 0) found.push_back(s);
+    }
+    return all;
 }
 
 void GpuLayer::replay(int replays, const std::function<void(int)>& before,

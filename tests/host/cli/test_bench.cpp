@@ -26,6 +26,11 @@ TEST(CommandBench, BadMoeShapesAndOrdersExitWithTwo) {
     EXPECT_THAT(order.err, HasSubstr("wave"));
     EXPECT_EQ(test::run_xstage({"bench", "moe", "--types", "fp4"}).code, 2);
     EXPECT_EQ(test::run_xstage({"bench", "moe", "--tokens", "0"}).code, 2);
+    EXPECT_EQ(test::run_xstage({"bench", "moe", "--ranks", "17"}).code, 2);
+    EXPECT_EQ(test::run_xstage({"bench", "moe", "--routing", "sideways"}).code, 2);
+    const auto alone = test::run_xstage({"bench", "moe", "--routing", "away"});
+    EXPECT_EQ(alone.code, 2);
+    EXPECT_THAT(alone.err, HasSubstr("two ranks"));
 }
 
 TEST(CommandBench, SaysWhatAMachineWithoutGpuLacks) {
@@ -33,6 +38,8 @@ TEST(CommandBench, SaysWhatAMachineWithoutGpuLacks) {
     const auto moe = test::run_xstage({"bench", "moe", "--shape", "V3", "--tokens", "1"});
     EXPECT_EQ(moe.code, 3) << moe.err;
     EXPECT_EQ(moe.out, "");
+    const auto two = test::run_xstage({"bench", "moe", "--ranks", "2", "--shape", "V3"});
+    EXPECT_EQ(two.code, 3) << two.err;
     const auto result = test::run_xstage({"bench", "ulysses", "--shape", "64,4,64"});
     EXPECT_EQ(result.code, 3) << result.err;
     EXPECT_NE(result.err, "");

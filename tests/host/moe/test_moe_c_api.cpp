@@ -73,6 +73,23 @@ TEST_F(MoeC, RunsTheLayer) {
     EXPECT_EQ(y[5 * 256], 0x1234);
 }
 
+TEST_F(MoeC, RunsWithASharedExpert) {
+    Problem p = problem();
+    p.shared = true;
+    const Case c(p, {11}, 3);
+    const Weights w = c.weights(0);
+    const xstage_moe_weights weights{w.w1, w.w2, w.s1, w.s2};
+    xstage_moe_options o = options();
+    o.shared_expert = 1;
+    ASSERT_EQ(xstage_moe_create(fabric_, &o, &weights, 1, &moe_), 0) << xstage_last_error();
+    const Input in = c.input(0);
+    std::vector<std::uint16_t> y(11 * 256);
+    xstage_moe_input input{in.tokens, in.x, in.x_scale, in.experts, in.weights, nullptr, y.data()};
+    ASSERT_EQ(xstage_moe_run(moe_, &input, 1, nullptr, 0), 0) << xstage_last_error();
+    const auto expected = c.reference(Rounding::kKernel);
+    for (std::size_t i = 0; i < y.size(); ++i) ASSERT_EQ(from_bf16(y[i]), expected[0][i]);
+}
+
 TEST_F(MoeC, TellsTheWorkspaceAndKeepsItsLimit) {
     xstage_moe_options o = options();
     std::uint64_t bytes = 0;

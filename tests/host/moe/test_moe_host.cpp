@@ -59,6 +59,17 @@ TEST(MoeHost, RanksComputeTheLayer) {
         }
 }
 
+TEST(MoeHost, ASharedExpertTakesEveryTokenOfItsRank) {
+    for (const Type type : {Type::kBf16, Type::kFp8})
+        for (const auto& tokens : std::vector<std::vector<int>>{{9}, {24, 7}, {0, 24}}) {
+            Problem p = problem_of(type, static_cast<int>(tokens.size()));
+            p.shared = true;
+            Case c(p, tokens, 9);
+            std::fill(c.ranks.back().experts.begin(), c.ranks.back().experts.begin() + 3, -1);
+            EXPECT_EQ(run({c})[0], c.reference(Rounding::kKernel));
+        }
+}
+
 TEST(MoeHost, TokensAndRoutingChangeFromCallToCall) {
     const Problem p = problem_of(Type::kBf16, 2);
     std::vector<Case> calls;
@@ -117,6 +128,10 @@ TEST(MoeHost, AFaultOfOneRankIsAnErrorOnAll) {
                   if (rank == 1) p.top_k = 2;
               }),
               "k=");
+    both_fail(build_two([](Problem& p, Options&, int rank) {
+                  if (rank == 1) p.shared = true;
+              }),
+              "E=8");
     for (const std::string& e : build_two([](Problem&, Options&, int) {})) EXPECT_EQ(e, "");
 }
 
@@ -141,6 +156,30 @@ TEST(MoeHost, TooManyTokensOnOneRankStopAllBeforeAnythingRuns) {
         EXPECT_NE(y[0], 0x1234);
     });
     for (const std::string& e : errors) EXPECT_EQ(e, "");
+}
+
+TEST(MoeHost, StampsAreTheKernels) {
+    const std::string name = fabric::testing::fresh_name();
+    const auto errors = run_threads(1, [&](int) {
+        const Case c(problem_of(Type::kBf16, 1), {4}, 6);
+        fabric::Fabric group(host_options(name, 0, 1));
+        const Weights weights = c.weights(0);
+        MegaMoe moe(group, c.problem, std::span(&weights, 1));
+        EXPECT_EQ(moe.stamp_producers(), 0);
+        std::vector<Stamp> stamps(1);
+        std::uint32_t dropped = 0;
+        const StampBuffer buffer{stamps.data(), &dropped, 1, 1};
+        try {
+            moe.set_stamps(std::span(&buffer, 1));
+            ADD_FAILURE() << "stamps on the host";
+        } catch (const Error& e) {
+            EXPECT_EQ(e.kind(), ErrorKind::kUnsupported);
+        }
+        const StampBuffer two[2] = {buffer, buffer};
+        EXPECT_THROW(moe.set_stamps(two), Error);
+        moe.set_stamps({});
+    });
+    EXPECT_EQ(errors[0], "");
 }
 
 TEST(MoeHost, CapacityDoesNotChangeTheResult) {

@@ -77,6 +77,32 @@ TEST(MoeReference, OneTokenByHand) {
     EXPECT_EQ(c.reference(Rounding::kKernel)[0][200], rounded(slots));
 }
 
+// The same expert once as the shared one and once as one that every token is routed to with weight
+// 1 is the same sum, only that the shared one's slot comes last.
+TEST(MoeReference, SharedExpertIsARouteOfEveryTokenWithWeightOne) {
+    Problem shared;
+    shared.max_tokens = 6;
+    shared.hidden = 256;
+    shared.intermediate = 128;
+    shared.experts = 2;
+    shared.top_k = 1;
+    shared.shared = true;
+    const suite::Case c(shared, {6}, 4);
+    suite::Case routed = c;
+    routed.problem.shared = false;
+    routed.problem.experts = 3;  // the shared one is the first of the weights
+    routed.problem.top_k = 2;
+    suite::RankData& d = routed.ranks[0];
+    d.experts.clear();
+    d.weights.clear();
+    for (std::size_t t = 0; t < 6; ++t) {
+        d.experts.insert(d.experts.end(), {c.ranks[0].experts[t] + 1, 0});
+        d.weights.insert(d.weights.end(), {c.ranks[0].weights[t], 1.0F});
+    }
+    EXPECT_EQ(c.reference(Rounding::kKernel), routed.reference(Rounding::kKernel));
+    EXPECT_EQ(c.reference(Rounding::kNone), routed.reference(Rounding::kNone));
+}
+
 TEST(MoeReference, RoundingsStayNearTheExactLayer) {
     for (const Type type : {Type::kBf16, Type::kFp8}) {
         Problem p;

@@ -1,7 +1,7 @@
 #pragma once
 
+#include "entry.hpp"
 #include "kernel.cuh"
-#include "launch.hpp"
 
 namespace xstage::moe::kernels {
 
@@ -29,6 +29,11 @@ cudaError_t launch(const KernelParams& p, int ranks, cudaStream_t stream) {
     config.attrs = &cooperative;
     config.numAttrs = 1;
     return cudaLaunchKernelEx(&config, &moe_kernel<C>, p);
+}
+
+template <class C>
+constexpr Entry entry() {
+    return {&prepare<C>, &launch<C>};
 }
 
 }  // namespace xstage::moe::kernels

@@ -1,0 +1,7 @@
+#include "make_entry.cuh"
+
+namespace xstage::moe::kernels {
+
+const Entry kFp8Stamped = entry<Config<Type::kFp8, true>>();
+
+}  // namespace xstage::moe::kernels
