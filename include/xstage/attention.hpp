@@ -49,8 +49,8 @@ struct AttentionArguments {
     float scale = 0;  ///< 0: 1/sqrt(head_dim); otherwise positive
     /// O is scaled anew once a row's maximum has outgrown the reference of its exponentials by
     /// 2^this. 0: at once, so that the largest probability is exactly 1 and errors are those of
-    /// other kernels. Up to 8, which fp16 still holds: 2 to 8% faster, but the largest probability is
-    /// rounded like any other (docs/attention.md has both figures).
+    /// other kernels. Up to 8, which fp16 still holds: 2 to 8% faster, but the largest probability
+    /// is rounded like any other (docs/attention.md has both figures).
     float rescale_above = 0;
     /// Row r attends to keys up to r + length - q_rows: the last row sees the last key.
     bool causal = false;

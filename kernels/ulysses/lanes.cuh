@@ -86,8 +86,8 @@ struct TableEntries {
 /// One by one, from any table. A call of its own: sixteen addresses at once would take the
 /// registers that the common case works in.
 template <class T>
-__attribute__((noinline)) __device__ TableEntries scattered_entries(const Rotary& r, std::int64_t base,
-                                                       int first) {
+__attribute__((noinline)) __device__ TableEntries scattered_entries(const Rotary& r,
+                                                                    std::int64_t base, int first) {
     TableEntries e;
 #pragma unroll
     for (int j = 0; j < kVector; ++j) {

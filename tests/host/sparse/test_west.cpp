@@ -201,7 +201,8 @@ TEST(West, ResamplingToTheSameLayoutChangesNothingAndNeverRaisesAThreshold) {
     // Twice the frames of one picture: each new frame lies between two old ones.
     const ThresholdMap longer = map.resampled({0, 14, 30, 52});
     const TokenLayout doubled{0, 14, 30, 52};
-    // Old frame f lies beside new frame 2f, so what was kept for a pair of old tokens is kept there.
+    // Old frame f lies beside new frame 2f, so what was kept for a pair of old tokens is kept
+    // there.
     const auto moved = [](std::int64_t token) { return token + token / (30 * 52) * (30 * 52); };
     for (std::int64_t i = 0; i < kSmall.rows(); i += 97) {
         for (std::int64_t j = 0; j < kSmall.rows(); j += 101) {
