@@ -200,12 +200,21 @@ def test_wan_on_a_gpu():
                 for t in (900, 300)
             ]  # fmt: skip
 
+    def same(ours, theirs):
+        return all(torch.equal(a, b) for a, b in zip(ours, theirs))
+
+    dense = generate()
+    reproducible = same(generate(), dense)  # the model without any hook
     with diffusers_sparse.calibrate(model, steps=2) as calibration:
-        dense = generate()
+        watched = generate()
     maps = calibration.maps
     maps.tune(1.0)
+    assert all(maps.mask(layer, step).keeps_everything for layer in range(2) for step in range(2))
     with diffusers_sparse.run(model, maps):
-        assert all(torch.equal(a, b) for a, b in zip(generate(), dense))
+        full = generate()
+    if reproducible:
+        assert same(watched, dense)
+        assert same(full, dense)
     maps.tune(0.5)
     with diffusers_sparse.run(model, maps, measure=True) as half:
         generate()
