@@ -29,6 +29,7 @@ struct StorePath {
     Cycles start;              ///< before the first byte
     Cycles cold;               ///< more of it in a kernel's first burst
     Cycles per_instruction;    ///< of one warp, when it alone limits
+    Cycles per_rival;          ///< more of it for every other warp of the SM
     BytesPerCycle accept;      ///< of one SM while its own room lasts
     Bytes room;                ///< private room of one SM
     Cycles between;            ///< of loop and stamps, once per burst, beside the gap
@@ -41,8 +42,11 @@ struct Network {
     BytesPerCycle egress;      ///< out of one SM
     Bytes producer_room;       ///< at most this much of one SM beyond its own room
     Bytes group_room;          ///< shared by the SMs of a group
+    double balance = 1;        ///< link share of the first half over that of the second
     double favour = 0;         ///< log-spread of weights above the median while a turn lasts
     double disfavour = 0;      ///< and below it
+    double keep = 0;           ///< part of its luck that an SM keeps from burst to burst
+    double tail = 0;           ///< of the slowest SM beyond the unlucky third, in steps of thirds
     Bytes turn;                ///< fair-share bytes for which a turn lasts
     double lasting = 0;        ///< exponent of the turn that stays for the rest of the burst
     double spread = 0;         ///< part of a stall by which SMs alike come apart

@@ -48,6 +48,11 @@ std::vector<Case> make_cases(const Measurements& measurements, GigaHertz typical
         c.bursts = row.bursts;
         c.gap = row.gap;
         c.mode = row.mode;
+        // SMs that meet wait for their stores to drain as well: what the total leaves is the gap.
+        if (row.gap_from == GapFrom::kAll && row.bursts == 2 && row.issue.size() == 2) {
+            const Cycles issued = row.issue[0].cycles.max + row.issue[1].cycles.max;
+            c.gap = std::max(c.gap, row.total.max - issued);
+        }
         const Spread* first = issue_of(row, 0);
         const Spread* last = row.bursts > 1 ? issue_of(row, row.bursts - 1) : nullptr;
         // The first burst of a sequence repeats the isolated rows; a long sequence's total says
@@ -72,13 +77,13 @@ std::vector<Case> thin_out(const std::vector<Case>& cases) {
     int most = 0;
     for (const Case& c : cases) most = std::max(most, c.load.producers);
     std::vector<Case> out;
-    std::array<int, 2> seen{};
+    std::array<int, 4> seen{};
     for (const Case& c : cases) {
         const bool sequence = c.mode == BurstMode::kPeriodic;
         const bool partial = c.load.producers > 1 && c.load.producers < most;
         if (!sequence && c.load.warps != 8 && c.bytes.value() > kLong) continue;
-        const int every = sequence ? kEvery : partial ? kPartial : 1;
-        if (every > 1 && seen[sequence]++ % every != 0) continue;
+        const int every = (sequence ? kEvery : 1) * (partial ? kPartial : 1);
+        if (every > 1 && seen[2 * sequence + partial]++ % every != 0) continue;
         out.push_back(c);
         for (double& w : out.back().weight) w *= std::sqrt(static_cast<double>(every));
     }

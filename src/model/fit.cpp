@@ -11,6 +11,7 @@
 #include "model/groups.hpp"
 #include "model/identify.hpp"
 #include "model/least_squares.hpp"
+#include "model/placement.hpp"
 #include "xstage/error.hpp"
 #include "xstage/model.hpp"
 
@@ -18,7 +19,7 @@ namespace xstage::model {
 namespace {
 
 constexpr double kWidest = 4.0;           // an interval wider than this factor identifies nothing
-constexpr double kResolution = 0.01;      // half width that stopping and rounding alone can explain
+constexpr double kResolution = 0.025;      // half width that stopping and rounding alone can explain
 constexpr double kRowResolution = 0.007;  // of one recorded time: stamps, and where the fit stops
 
 double median(std::vector<double> v) {
@@ -149,54 +150,6 @@ void fit_visibility(const Measurements& measurements, const std::vector<Case>& c
     add("echo", "from the drain to the peer's answer", echo, profile.visibility.echo);
 }
 
-// Rows that tell one placement from another: bursts beyond the rooms, of a part of the SMs; some of
-// each SM count are enough.
-std::vector<Case> partial_grids(const std::vector<Case>& cases, int sms) {
-    constexpr std::size_t kEach = 14;
-    std::map<int, std::vector<Case>> rows;
-    for (const Case& c : cases) {
-        if (c.load.producers > 2 && c.load.producers < sms && c.mode != BurstMode::kPeriodic &&
-            c.bytes.value() >= 40e3 && c.bytes.value() <= 300e3) {
-            rows[c.load.producers].push_back(c);
-        }
-    }
-    std::vector<Case> out;
-    for (const auto& [producers, same] : rows) {
-        const std::size_t every = (same.size() + kEach - 1) / kEach;
-        for (std::size_t i = 0; i < same.size(); i += every) out.push_back(same[i]);
-    }
-    return out;
-}
-
-// Where a partial grid lands is not recorded; what its SMs do to one another is. Of the orders in
-// which CTAs may be placed the one that explains it best is taken.
-void find_order(const std::vector<Case>& cases, Profile& profile) {
-    constexpr unsigned kDraws = 150;
-    const std::vector<Case> rows = partial_grids(cases, profile.topology.sms);
-    if (profile.topology.clusters.empty() || rows.empty()) return;
-    std::vector<int> best;
-    double least = std::numeric_limits<double>::infinity();
-    const auto attempt = [&](std::vector<int> order) {
-        profile.topology.order = std::move(order);
-        double cost = 0;
-        for (const Case& c : rows) {
-            const Observed predicted = simulate(profile, c);
-            for (int i = 0; i < kTotal; ++i) {
-                if (c.weight[i] <= 0) continue;
-                cost += std::min(0.5, std::abs(std::log(predicted[i] / c.observed[i])));
-            }
-            if (cost >= least) return;
-        }
-        least = cost, best = profile.topology.order;
-    };
-    attempt(even_order(profile.topology));
-    attempt(most_free_order(profile.topology));
-    for (unsigned seed = 1; seed <= kDraws; ++seed) {
-        attempt(scattered_order(profile.topology, seed));
-    }
-    profile.topology.order = best;
-}
-
 struct Setup {
     std::vector<Case> cases;
     std::vector<Parameter> free;
@@ -226,6 +179,7 @@ Setup set_up(const Measurements& measurements) {
     for (const Case& c : setup.cases) sms = std::max(sms, c.load.producers);
     std::string no_groups;
     profile.topology = find_topology(measurements, sms, no_groups);
+    profile.topology.halves = equal_halves(profile.topology);
     profile.rows = static_cast<int>(setup.cases.size());
     if (!no_groups.empty()) profile.notes.push_back("groups: " + no_groups);
     fit_overheads(setup.cases, profile);
@@ -240,6 +194,17 @@ Setup set_up(const Measurements& measurements) {
         if (!measurements.provenance.loopback) neutralise(parameter.name, profile);
     }
     return setup;
+}
+
+// Placement and parameters depend on each other: where the CTAs are is sought once more with what
+// the first pass has found.
+Solution fit_network(Profile& profile, const std::vector<Parameter>& free,
+                     const std::vector<Case>& cases) {
+    const std::vector<Case> fitted = thin_out(cases);
+    find_placement(cases, profile);
+    Solution solution = solve(profile, free, fitted);
+    if (find_placement(cases, profile)) solution = solve(profile, free, fitted);
+    return solution;
 }
 
 std::vector<Calibration> calibrate_all(const std::vector<BurstRow>& rows, const Profile& profile) {
@@ -279,8 +244,7 @@ void cross_validate(const Setup& setup, const std::vector<Calibration>& calibrat
         }
         if (kept.empty() || held.empty()) continue;
         Profile trained = setup.start;
-        find_order(kept, trained);
-        solve(trained, setup.free, thin_out(kept));
+        fit_network(trained, setup.free, kept);
         const auto errors = errors_on(trained, held);
         ours.insert(ours.end(), errors.begin(), errors.end());
     }
@@ -302,10 +266,8 @@ Profile fit(const Measurements& measurements, const FitOptions& options) {
     }
     const Setup setup = set_up(measurements);
     Profile profile = setup.start;
-    const std::vector<Case> fitted = thin_out(setup.cases);
-    find_order(setup.cases, profile);
-    Solution solution = solve(profile, setup.free, fitted);
-    estimate_all(setup.free, solution, fitted.size(), options, profile);
+    const Solution solution = fit_network(profile, setup.free, setup.cases);
+    estimate_all(setup.free, solution, thin_out(setup.cases).size(), options, profile);
     profile.parameters.insert(profile.parameters.end(), setup.unidentified.begin(),
                               setup.unidentified.end());
     fit_visibility(measurements, setup.cases, profile);

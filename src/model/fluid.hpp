@@ -7,12 +7,13 @@
 
 namespace xstage::model {
 
-/// The link is shared equally by clusters, a cluster's part equally by its groups, a group's part
-/// by weight among its producers; what one cannot use goes to the others of its level, and what a
-/// cluster cannot use to the other clusters. The fluid core knows no units: its caller passes
-/// cycles and bytes.
+/// The link is shared by weight among clusters, a cluster's part equally by its groups, a group's
+/// part by weight among its producers; what one cannot use goes to the others of its level, and
+/// what a cluster cannot use to the other clusters. The fluid core knows no units: its caller
+/// passes cycles and bytes.
 struct FluidCluster {
-    double count = 1;  ///< clusters alike
+    double count = 1;   ///< clusters alike
+    double weight = 1;  ///< of the claim of each
 };
 
 struct FluidGroup {
@@ -44,6 +45,7 @@ struct FluidModel {
     double turn_bytes = 0;
     double lasting = 0;      ///< exponent of the turn's factor once it is over
     double spread = 0;       ///< part of a stall by which a class's producers come apart
+    double tail = 0;         ///< of a group's slowest producer beyond its last class, in steps
     double drain = 1;        ///< bytes per cycle of the link, all producers together
     double egress = 1;       ///< bytes per cycle out of one producer
     double round_bytes = 0;  ///< that a producer's other issuers store between two of one's own

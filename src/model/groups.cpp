@@ -59,35 +59,47 @@ void split(int sms, std::size_t groups, std::vector<int>& into) {
     }
 }
 
-// SMs seen together in a cluster; those that no launch covered are pooled.
-std::vector<std::vector<int>> pooled(const std::vector<std::vector<int>>& seen) {
+// SMs seen together in a cluster. Where a cluster is larger than what a launch covers, the SMs left
+// over are its own: one without favoured SMs has full groups only, and takes what it lacks of them.
+// What remains then is one more cluster, or the rest of the smallest.
+std::vector<std::vector<int>> clusters_seen(const std::vector<std::vector<int>>& seen,
+                                            const std::set<int>& fast) {
     std::vector<std::vector<int>> clusters;
     std::size_t largest = 0;
     for (const auto& ids : seen) largest = std::max(largest, ids.size());
     std::vector<int> rest;
     for (const auto& ids : seen) {
-        if (2 * ids.size() >= largest && ids.size() + 1 >= largest - 2) {
+        if (2 * ids.size() >= largest && ids.size() + 2 >= largest) {
             clusters.push_back(ids);
-            continue;
+        } else {
+            rest.insert(rest.end(), ids.begin(), ids.end());
         }
-        if (rest.size() + ids.size() > largest) clusters.push_back(rest), rest.clear();
-        rest.insert(rest.end(), ids.begin(), ids.end());
     }
-    if (!rest.empty()) clusters.push_back(rest);
-    return clusters;
-}
-
-std::vector<std::vector<int>> clusters_seen(const std::vector<std::vector<int>>& seen,
-                                            const std::set<int>& fast) {
-    std::vector<std::vector<int>> out;
-    for (const std::vector<int>& ids : pooled(seen)) {
-        const auto size = static_cast<int>(ids.size());
-        const auto early = static_cast<int>(
+    const std::size_t full = (largest + kGroupsPerCluster - 1) / kGroupsPerCluster;
+    // A group of fewer SMs than the others; more would be no light one.
+    const auto favoured = [&](const std::vector<int>& ids, std::size_t size) -> std::size_t {
+        const auto n = static_cast<std::size_t>(
             std::count_if(ids.begin(), ids.end(), [&](int id) { return fast.contains(id); }));
+        return n * kGroupsPerCluster < size ? n : 0;
+    };
+    std::vector<std::vector<int>> out;
+    std::size_t spare = rest.size();
+    const auto add = [&](std::size_t size, std::size_t early) {
         std::vector<int>& groups = out.emplace_back();
-        const bool light = early > 0 && early * static_cast<int>(kGroupsPerCluster) < size;
-        split(light ? size - early : size, kGroupsPerCluster - (light ? 1 : 0), groups);
-        if (light) groups.push_back(early);
+        split(static_cast<int>(size - early), (size - early + full - 1) / full, groups);
+        if (early > 0) groups.push_back(static_cast<int>(early));
+    };
+    for (const std::vector<int>& ids : clusters) {
+        const std::size_t early = favoured(ids, ids.size());
+        const std::size_t lacks = (full - ids.size() % full) % full;
+        const std::size_t takes = fast.empty() || early > 0 || lacks > spare ? 0 : lacks;
+        spare -= takes;
+        add(ids.size() + takes, early);
+    }
+    while (spare > 0) {
+        const std::size_t size = std::min(spare, largest);
+        add(size, spare == size ? favoured(rest, size) : 0);
+        spare -= size;
     }
     return out;
 }
@@ -106,7 +118,7 @@ std::vector<std::vector<int>> clusters_like(int fast, int small, int slow, int l
 }  // namespace
 
 Topology find_topology(const Measurements& measurements, int sms, std::string& reason) {
-    Topology topology{sms, {}, {}};
+    Topology topology{sms, {}, {}, {}};
     const Times times = all_storing(measurements.per_sm);
     if (times.empty()) {
         reason = "no issue times by SM id were recorded";

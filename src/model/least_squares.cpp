@@ -117,7 +117,7 @@ Solution solve(Profile& profile, const std::vector<Parameter>& parameters,
     functor.start = x;
     Eigen::LevenbergMarquardt<Functor> lm(functor);
     lm.parameters.factor = 1;  // the transforms are of order one: no long first step
-    lm.parameters.ftol = 1e-4;
+    lm.parameters.ftol = 1e-3;
     lm.parameters.xtol = 1e-5;
     auto status = lm.minimizeInit(x);
     for (int i = 0; i < max_iterations; ++i) {

@@ -11,7 +11,8 @@ enum Field { kSlowest, kLag, kFree, kAtOnce, kInTurn, kSlow, kFields };
 
 }  // namespace
 
-IssueOrder::IssueOrder(const FluidModel& model) : classes_(model.classes.size()) {
+IssueOrder::IssueOrder(const FluidModel& model)
+    : classes_(model.classes.size()), tail_(model.tail) {
     double all = 0;
     std::size_t k = 0;
     for (std::size_t g = 0; g < model.groups.size(); ++g) {
@@ -44,12 +45,28 @@ void IssueOrder::ended(std::size_t burst, std::size_t k, const IssueTime& time,
     if (--missing_[burst - first_open_] > 0) return;
     std::array<float, kMostClasses * kFields> times;
     std::copy_n(open_.begin() + static_cast<std::ptrdiff_t>(at), stride, times.begin());
-    result.slowest[burst] = *std::max_element(times.begin(), times.begin() + classes_);
+    result.slowest[burst] = static_cast<float>(slowest(times.data()));
     result.median[burst] = static_cast<float>(median(times.data()));
     while (!missing_.empty() && missing_.front() == 0) {
         missing_.pop_front(), ++first_open_;
         open_.erase(open_.begin(), open_.begin() + static_cast<std::ptrdiff_t>(stride));
     }
+}
+
+// A class stands for the middle of its producers' luck; a group's slowest producer has less.
+double IssueOrder::slowest(const float* times) const {
+    double all = 0;
+    for (std::size_t g = 0; g < first_.size(); ++g) {
+        double last = times[first_[g]], before = 0;
+        for (std::size_t k = first_[g] + 1; k < end_[g]; ++k) {
+            const double t = times[k];
+            before = std::max(before, std::min(last, t));
+            last = std::max(last, t);
+        }
+        const bool alone = end_[g] - first_[g] == 1;
+        all = std::max(all, last + (alone ? 0 : tail_ * (last - before)));
+    }
+    return all;
 }
 
 double IssueOrder::median(const float* times) {

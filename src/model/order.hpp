@@ -34,11 +34,13 @@ class IssueOrder {
     struct Segment {
         double low, high, part;
     };
+    double slowest(const float* times) const;
     double median(const float* times);
     void add_group(std::size_t group, const float* times);
     double quantile(double fraction);
 
     std::size_t classes_;
+    double tail_;
     std::vector<double> part_;              // of all producers, by class
     std::vector<std::size_t> first_, end_;  // classes of each group
     std::deque<std::size_t> missing_;       // classes that have not ended it, by open burst

@@ -44,9 +44,17 @@ std::vector<Parameter> all_parameters(const Profile& profile) {
            &Network::producer_room);
     shared("group_room", "B", "room shared by the SMs of a group", 0, kUnbounded,
            &Network::group_room);
+    if (!profile.topology.halves.empty()) {
+        shared("balance", "1", "link share of one half of the GPU over that of the other", 0.7,
+               1.43, &Network::balance);
+    }
     shared("favour", "1", "log-spread of arbitration above the median", 0.01, 3, &Network::favour);
     shared("disfavour", "1", "log-spread of arbitration below the median", 0.01, 3,
            &Network::disfavour);
+    shared("keep", "1", "part of its luck that an SM keeps from burst to burst", 0.0005, 1,
+           &Network::keep);
+    shared("tail", "1", "slowest SM beyond the unlucky third, in steps of thirds", 0.001, 5,
+           &Network::tail);
     shared("turn", "B", "fair-share bytes for which arbitration keeps its preference", 0,
            kUnbounded, &Network::turn);
     shared("lasting", "1", "part of the preference that outlasts a turn", 0.0005, 0.5,
@@ -68,6 +76,8 @@ std::vector<Parameter> all_parameters(const Profile& profile) {
         if (profile.paths[i].per_warp) {
             own("per_instruction", "cycle", "issue time of one warp per instruction",
                 &StorePath::per_instruction);
+            own("per_rival", "cycle", "more of it for every other warp of the SM",
+                &StorePath::per_rival);
         }
         own("accept", "B/cycle", "rate of one SM while its own room lasts", &StorePath::accept);
         own("room", "B", "private room of one SM", &StorePath::room);
@@ -95,8 +105,9 @@ StorePath default_path(const std::string& name) {
     path.start = Cycles{bulk ? 160.0 : 200.0};
     path.cold = Cycles{bulk ? 1.0 : 50.0};
     path.per_instruction = Cycles{bulk ? 0.0 : 25.0};
+    path.per_rival = Cycles{bulk ? 0.0 : 0.5};
     path.accept = BytesPerCycle{bulk ? 32.0 : 50.0};
-    path.room = Bytes{bulk ? 1500.0 : 9000.0};
+    path.room = Bytes{bulk ? 2500.0 : 10000.0};
     path.between = Cycles{80};
     path.finish = Cycles{260};
     return path;
@@ -106,13 +117,15 @@ Network default_network() {
     Network network;
     network.drain = BytesPerNanosecond{370};
     network.egress = BytesPerCycle{25.6};
-    network.producer_room = Bytes{18000};
-    network.group_room = Bytes{44000};
-    network.favour = 0.5;
-    network.disfavour = 0.7;
-    network.turn = Bytes{15000};
-    network.lasting = 0.02;
-    network.spread = 0.1;
+    network.producer_room = Bytes{14000};
+    network.group_room = Bytes{35000};
+    network.favour = 0.48;
+    network.disfavour = 0.22;
+    network.keep = 0.65;
+    network.tail = 1.6;
+    network.turn = Bytes{18000};
+    network.lasting = 0.21;
+    network.spread = 0.02;
     network.stride_cost = 0.35;
     network.stride_half = 60;
     return network;

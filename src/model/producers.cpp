@@ -28,7 +28,9 @@ Cycles together(const Network& network, const StorePath& path, Bytes bytes) {
 }
 
 Cycles one_warp(const StorePath& path, const Load& load, Bytes bytes) {
-    return path.per_instruction * (bytes / path.instruction / issuers(path, load));
+    const double rivals = issuers(path, load) - 1;
+    const Cycles each = path.per_instruction + path.per_rival * rivals;
+    return each * (bytes / path.instruction / issuers(path, load));
 }
 
 bool power_of_two(double x) {
@@ -46,13 +48,20 @@ void add_group(FluidModel& model, const Network& network, const StorePath& path,
     const int base = static_cast<int>(model.turns.size());
     // Arbitration can favour an SM only over others of its group.
     const double rivals = 1 - 1.0 / sms;
+    const auto& quantile = kTurnQuantile[parts - 1];
     for (int i = 0; i < parts; ++i) {
+        // Every class has its own set of turns: a part of its luck it keeps.
+        const int own = base + i * parts;
         model.classes.push_back(
-            {group, static_cast<double>(sms) / parts, (path.room + shared).value(), 1, base + i});
-        const double q = kTurnQuantile[parts - 1][i] * rivals;
-        model.turns.push_back(std::exp(q * (q > 0 ? network.favour : network.disfavour)));
-        // Who was favoured is not favoured next: a cycle, so that none keeps its luck.
-        model.next_turn.push_back(base + (i + 1) % parts);
+            {group, static_cast<double>(sms) / parts, (path.room + shared).value(), 1, own + i});
+        for (int turn = 0; turn < parts; ++turn) {
+            const double luck = quantile[turn] + network.keep * (quantile[i] - quantile[turn]);
+            const double spread = luck > 0 ? network.favour : network.disfavour;
+            model.turns.push_back(std::exp(luck * rivals * spread));
+            // From the favoured turn to the disfavoured one and up again: who ended early, and so
+            // begins early, waits longest in the next burst.
+            model.next_turn.push_back(own + (turn + parts - 1) % parts);
+        }
     }
 }
 
@@ -75,20 +84,28 @@ FluidModel fluid_model(const Network& network, const Topology& topology, const S
     model.turn_bytes = turns ? network.turn.value() : 0;
     model.lasting = network.lasting;
     model.spread = network.spread;
+    model.tail = network.tail;
     model.clusters.clear(), model.groups.clear(), model.turns.clear(), model.next_turn.clear();
-    // Clusters that look alike behave alike, and so do the groups of one.
-    std::map<std::map<int, int>, int> kinds;
-    for (const std::vector<int>& cluster : place(topology, load.producers)) {
-        std::map<int, int> groups;
-        for (const int sms : cluster) {
+    const bool halves = !topology.halves.empty();
+    std::map<int, std::map<int, int>> sharers;  // halves or clusters: groups by storing SMs
+    const auto placed = place(topology, load.producers);
+    for (std::size_t c = 0; c < placed.size(); ++c) {
+        auto& groups = sharers[halves ? topology.halves[c] : static_cast<int>(c)];
+        for (const int sms : placed[c]) {
             if (sms > 0) ++groups[sms];
         }
-        if (!groups.empty()) ++kinds[groups];
     }
-    if (kinds.empty()) kinds[{{load.producers, 1}}] = 1;
-    for (const auto& [groups, count] : kinds) {
+    // Those that look alike behave alike, and so do the groups of one.
+    std::map<std::pair<double, std::map<int, int>>, int> kinds;
+    for (const auto& [sharer, groups] : sharers) {
+        const double weight = halves && sharer == 0 ? network.balance : 1;
+        if (!groups.empty()) ++kinds[{weight, groups}];
+    }
+    if (kinds.empty()) kinds[{1.0, {{load.producers, 1}}}] = 1;
+    for (const auto& [kind, count] : kinds) {
+        const auto& [weight, groups] = kind;
         const int cluster = static_cast<int>(model.clusters.size());
-        model.clusters.push_back({static_cast<double>(count)});
+        model.clusters.push_back({static_cast<double>(count), weight});
         for (const auto& [sms, alike] : groups) {
             add_group(model, network, path, sms, cluster, turns);
             model.groups.back().count = alike;

@@ -1,6 +1,7 @@
 #include "xstage/topology.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -33,6 +34,19 @@ std::size_t next_group(const Sizes& size, const Sizes& used) {
         if (best == size.size() || used[i] - pairs(i) < used[best] - pairs(best)) best = i;
     }
     return best;
+}
+
+// Not std::shuffle: a seed has to mean the same order with every standard library.
+template <class T>
+void shuffle(std::vector<T>& values, std::mt19937& random) {
+    for (std::size_t i = values.size(); i > 1; --i) std::swap(values[i - 1], values[random() % i]);
+}
+
+std::vector<std::size_t> shuffled_indices(std::size_t n, std::mt19937& random) {
+    std::vector<std::size_t> out(n);
+    std::iota(out.begin(), out.end(), std::size_t{0});
+    shuffle(out, random);
+    return out;
 }
 
 // Cluster after cluster by `rank` of its CTAs and its SMs left, highest first.
@@ -72,6 +86,28 @@ std::vector<int> most_free_order(const Topology& topology) {
     return order_by(topology, [](int, int free) { return free; });
 }
 
+std::vector<int> tied_order(const Topology& topology, unsigned seed) {
+    std::mt19937 random(seed);
+    std::vector<int> first_group;
+    int groups = 0;
+    for (const Sizes& cluster : topology.clusters) {
+        first_group.push_back(groups), groups += static_cast<int>(cluster.size());
+    }
+    // The same GPU with its clusters and groups in another sequence; `name` leads back.
+    Topology shuffled;
+    std::vector<int> name;
+    for (const std::size_t c : shuffled_indices(topology.clusters.size(), random)) {
+        Sizes& cluster = shuffled.clusters.emplace_back();
+        for (const std::size_t g : shuffled_indices(topology.clusters[c].size(), random)) {
+            cluster.push_back(topology.clusters[c][g]);
+            name.push_back(first_group[c] + static_cast<int>(g));
+        }
+    }
+    std::vector<int> order = most_free_order(shuffled);
+    for (int& group : order) group = name[static_cast<std::size_t>(group)];
+    return order;
+}
+
 std::vector<int> scattered_order(const Topology& topology, unsigned seed) {
     std::vector<int> order;
     int group = 0;
@@ -79,10 +115,28 @@ std::vector<int> scattered_order(const Topology& topology, unsigned seed) {
         for (const int sms : cluster)
             order.insert(order.end(), static_cast<std::size_t>(sms), group++);
     }
-    // Not std::shuffle: a seed has to mean the same order with every standard library.
     std::mt19937 random(seed);
-    for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random() % i]);
+    shuffle(order, random);
     return order;
+}
+
+std::vector<int> equal_halves(const Topology& topology) {
+    constexpr std::size_t kMostClusters = 16;  // every split of more would take too long
+    Sizes size;
+    for (const Sizes& cluster : topology.clusters) size.push_back(total(cluster));
+    std::vector<int> half(size.size(), 0);
+    if (size.size() > kMostClusters) return half;
+    int least = std::numeric_limits<int>::max();
+    unsigned best = 0;
+    for (unsigned second = 0; second < 1U << size.size(); second += 2) {
+        int lead = 0;
+        for (std::size_t c = 0; c < size.size(); ++c) {
+            lead += (second >> c & 1U) != 0 ? -size[c] : size[c];
+        }
+        if (std::abs(lead) < least) least = std::abs(lead), best = second;
+    }
+    for (std::size_t c = 0; c < size.size(); ++c) half[c] = static_cast<int>(best >> c & 1U);
+    return half;
 }
 
 std::vector<std::vector<int>> place(const Topology& topology, int producers) {

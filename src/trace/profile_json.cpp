@@ -21,20 +21,22 @@ void fields(Io& io, model::StorePath& p) {
     io("name", p.name), io("instruction_bytes", p.instruction), io("per_warp", p.per_warp),
         io("warps_apart", p.warps_apart);
     io("start_cycles", p.start), io("cold_cycles", p.cold);
-    io("per_instruction_cycles", p.per_instruction), io("accept_bytes_per_cycle", p.accept);
+    io("per_instruction_cycles", p.per_instruction), io("per_rival_cycles", p.per_rival);
+    io("accept_bytes_per_cycle", p.accept);
     io("room_bytes", p.room), io("between_cycles", p.between), io("finish_cycles", p.finish);
 }
 
 template <class Io>
 void fields(Io& io, model::Topology& t) {
-    io("sms", t.sms), io("clusters", t.clusters), io("order", t.order);
+    io("sms", t.sms), io("clusters", t.clusters), io("halves", t.halves), io("order", t.order);
 }
 
 template <class Io>
 void fields(Io& io, model::Network& n) {
     io("drain_gbps", n.drain), io("egress_bytes_per_cycle", n.egress);
     io("producer_room_bytes", n.producer_room), io("group_room_bytes", n.group_room);
-    io("favour", n.favour), io("disfavour", n.disfavour);
+    io("balance", n.balance), io("favour", n.favour), io("disfavour", n.disfavour);
+    io("keep", n.keep), io("tail", n.tail);
     io("turn_bytes", n.turn), io("lasting", n.lasting), io("spread", n.spread);
     io("stride_cost", n.stride_cost), io("stride_half", n.stride_half);
 }
@@ -156,7 +158,7 @@ ProfileDocument profile_from_json(const Json& document, const std::string& file)
 
 Json to_json(const ProfileDocument& profile) {
     ProfileDocument copy = profile;  // the field lists take references that can be written to
-    return {{"schema_version", 2},
+    return {{"schema_version", 3},
             {"kind", "xstage.profile"},
             {"provenance", to_json(copy.recording)},
             {"fitted", Writer::write(copy.fitted)},

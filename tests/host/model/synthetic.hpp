@@ -15,6 +15,7 @@ inline Profile synthetic_profile() {
     profile.network = default_network();
     profile.topology = {132, {{6, 6, 6}, {6, 6, 6}}, {}};
     profile.topology.clusters.resize(8, {6, 6, 4});
+    profile.topology.halves = equal_halves(profile.topology);
     return profile;
 }
 

@@ -31,7 +31,13 @@ TEST(Fit, FindsTheParametersThatMadeTheRows) {
     truth.paths[0].start = Cycles{260};
     truth.paths[0].per_instruction = Cycles{29};
     truth.paths[0].room = Bytes{7500};
-    const Profile found = fit(recording_of(truth), quick());
+    // Where a partial grid lands is found from the same rows and trades against rooms and luck, so
+    // only a GPU that stores with one SM or with all has one answer.
+    Measurements rows = recording_of(truth);
+    std::erase_if(rows.bursts, [](const BurstRow& row) {
+        return row.producers != 1 && row.producers != 132;
+    });
+    const Profile found = fit(rows, quick());
     for (const Parameter& p : all_parameters(truth)) {
         const Estimate& e = find(found, p.name);
         if (!e.value) continue;  // left open, with a reason

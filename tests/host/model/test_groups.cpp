@@ -45,6 +45,24 @@ TEST(Topology, ClustersFollowFromWhoWasSeenTogether) {
     EXPECT_EQ(t.clusters, (Clusters{{4, 4, 2}, {4, 3, 3}}));
 }
 
+// 44 SMs in clusters of 18, 16 and 10, none seen beyond 16. A cluster without favoured SMs has full
+// groups, so two of the four SMs left over are its own; the others belong to the small one.
+TEST(Topology, SmsThatNoLaunchCoveredFillTheirClusters) {
+    Measurements m;
+    SmRow row;
+    row.name = "all", row.path = "st16";
+    m.sm_groups = {{}, {}, {}, {40, 41}, {42, 43}};
+    for (int i = 0; i < 44; ++i) {
+        row.issue.push_back(Cycles{i >= 28 && i < 32 ? 16000.0 : 20000.0});
+        if (i < 40) m.sm_groups[i < 16 ? 0 : i < 32 ? 1 : 2].push_back(i);
+    }
+    m.per_sm = {row};
+    std::string reason;
+    const Topology t = find_topology(m, 44, reason);
+    EXPECT_TRUE(reason.empty()) << reason;
+    EXPECT_EQ(t.clusters, (Clusters{{6, 6, 6}, {6, 6, 4}, {5, 5}}));
+}
+
 TEST(Topology, SaysWhyThereIsNone) {
     std::string reason;
     EXPECT_TRUE(find_topology({}, 132, reason).clusters.empty());
@@ -70,8 +88,11 @@ int stored(const Clusters& used) {
 
 RC_GTEST_PROP(Topology, EveryOrderPlacesEveryCtaOnce, (unsigned seed)) {
     Topology t = kNode;
-    const int kind = *rc::gen::inRange(0, 3);
-    t.order = kind == 0 ? even_order(t) : kind == 1 ? most_free_order(t) : scattered_order(t, seed);
+    const int kind = *rc::gen::inRange(0, 4);
+    t.order = kind == 0   ? even_order(t)
+              : kind == 1 ? most_free_order(t)
+              : kind == 2 ? tied_order(t, seed)
+                          : scattered_order(t, seed);
     const int n = *rc::gen::inRange(0, 133);
     const Clusters used = place(t, n);
     RC_ASSERT(stored(used) == n);
@@ -81,6 +102,38 @@ RC_GTEST_PROP(Topology, EveryOrderPlacesEveryCtaOnce, (unsigned seed)) {
         }
     }
     RC_ASSERT(place(t, 132) == t.clusters);
+}
+
+// 132 SMs in two halves of 66; of 12, 16, 16, 16, 18, 18, 18, 18 only one split is as even.
+TEST(Topology, HalvesHoldAsManySms) {
+    const std::vector<int> half = equal_halves(kNode);
+    int first = 0;
+    for (std::size_t c = 0; c < half.size(); ++c) {
+        first += half[c] == 0 ? stored({kNode.clusters[c]}) : 0;
+    }
+    EXPECT_EQ(first, 66);
+    Topology t = kNode;
+    t.clusters = {{6, 6}, {6, 6, 4}, {6, 6, 4}, {6, 6, 4}, {6, 6, 6}, {6, 6, 6}, {6, 6, 6}};
+    t.clusters.push_back({6, 6, 6});
+    const std::vector<int> odd = equal_halves(t);
+    EXPECT_EQ(odd[1], odd[2]);
+    EXPECT_EQ(odd[1], odd[3]);
+    EXPECT_NE(odd[0], odd[1]);
+}
+
+// Ties only: whatever the seed, no cluster has fewer SMs left than another has left beside its
+// last.
+RC_GTEST_PROP(Topology, TiedOrdersGoWhereMostIsFree, (unsigned seed)) {
+    Topology t = kNode;
+    t.order = tied_order(t, seed);
+    const Clusters used = place(t, *rc::gen::inRange(0, 133));
+    int most = 0, least = 18;
+    for (std::size_t c = 0; c < used.size(); ++c) {
+        const int all = stored({t.clusters[c]}), taken = stored({used[c]});
+        most = std::max(most, all - taken);
+        if (taken > 0) least = std::min(least, all - taken);
+    }
+    RC_ASSERT(least + 1 >= most);
 }
 
 TEST(Topology, OrdersPlaceAsTheySay) {

@@ -45,13 +45,13 @@ TEST_F(Recorded, IsolatedBurstsMeetTheirBars) {
     }
 }
 
-// The bars for second bursts are 5% and 15% too. The median SM's median meets them; the others are
+// The bars for second bursts are 5% and 15% too. The slowest SM's median meets them; the others are
 // what the model reaches (docs/model.md says where it fails), so that nothing gets worse unnoticed.
 TEST_F(Recorded, SecondBurstsStayWhereTheyAre) {
-    EXPECT_LE(line("second", "median").median, 0.05);
-    EXPECT_LE(line("second", "median").p90, 0.26);
-    EXPECT_LE(line("second", "slowest").median, 0.08);
-    EXPECT_LE(line("second", "slowest").p90, 0.18);
+    EXPECT_LE(line("second", "median").median, 0.065);
+    EXPECT_LE(line("second", "median").p90, 0.17);
+    EXPECT_LE(line("second", "slowest").median, 0.055);
+    EXPECT_LE(line("second", "slowest").p90, 0.20);
 }
 
 TEST_F(Recorded, SequencesMeetTheirBars) {
@@ -59,7 +59,7 @@ TEST_F(Recorded, SequencesMeetTheirBars) {
         EXPECT_LE(line("period", statistic).median, 0.05) << statistic;
         EXPECT_LE(line("period", statistic).p90, 0.10) << statistic;
         EXPECT_LE(line("mean issue", statistic).median, 0.05) << statistic;
-        EXPECT_LE(line("mean issue", statistic).p90, 0.13) << statistic;
+        EXPECT_LE(line("mean issue", statistic).p90, 0.15) << statistic;
     }
 }
 
