@@ -106,6 +106,7 @@ class Maps:
         _abi.check(_abi.lib.xstage_sparse_maps_rows(handle, rows))
         self.sampled_rows = list(rows[: sizes.sampled_rows])
         self._masks: dict = {}
+        self._judged: set = set()  # (layer, step) whose sampled rows are known
 
     @classmethod
     def load(cls, path) -> Maps:
@@ -154,10 +155,6 @@ class Maps:
         _abi.check(_abi.lib.xstage_sparse_maps_add(self._handle, layer, step, mass, row_mass if first else None))
         self._judged.add((layer, step))
         self._masks.clear()
-
-    @property
-    def _judged(self) -> set:
-        return self.__dict__.setdefault("_judged_by", set())
 
     def end_prompt(self) -> None:
         """A prompt is complete. Raises BadInput if a layer or step is missing."""

@@ -19,7 +19,7 @@ namespace xstage::model {
 namespace {
 
 constexpr double kWidest = 4.0;           // an interval wider than this factor identifies nothing
-constexpr double kResolution = 0.025;      // half width that stopping and rounding alone can explain
+constexpr double kResolution = 0.025;     // half width that stopping and rounding alone can explain
 constexpr double kRowResolution = 0.007;  // of one recorded time: stamps, and where the fit stops
 
 double median(std::vector<double> v) {

@@ -3,6 +3,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
+
 #include "xstage/error.hpp"
 
 namespace xstage::bench {
@@ -77,6 +79,18 @@ std::vector<std::string> in_processes(int count, const std::function<std::string
     if (failed != 0)
         throw Error(static_cast<ErrorKind>(failed), failure.empty() ? "a rank died" : failure);
     return all;
+}
+
+fabric::FabricOptions group_options(fabric::Backend backend, int world, int rank,
+                                    const std::string& name) {
+    fabric::FabricOptions o;
+    o.backend = backend;
+    o.world = world;
+    o.rank = rank;
+    o.name = name;
+    o.wait_timeout = std::chrono::seconds(10);
+    if (backend == fabric::Backend::kLocal) o.devices.assign(static_cast<std::size_t>(world), 0);
+    return o;
 }
 
 }  // namespace xstage::bench

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <random>
 
+#include "ops/bench_processes.hpp"
 #include "ops/bench_statistics.hpp"
 #include "ops/moe/bench_layer.hpp"
 #include "xstage/error.hpp"
@@ -18,24 +19,17 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
 
-fabric::FabricOptions group_options(const BenchOptions& o, int rank, const std::string& name) {
-    fabric::FabricOptions fo;
-    fo.backend = o.world == 1 ? fabric::Backend::kLocal : o.backend;
-    fo.world = o.world;
-    fo.rank = rank;
-    fo.name = name;
-    fo.wait_timeout = std::chrono::seconds(10);
-    if (fo.backend == fabric::Backend::kLocal)
-        fo.devices.assign(static_cast<std::size_t>(o.world), 0);
-    return fo;
-}
-
 /// What one process needs for all configurations.
 class RankBench {
   public:
     RankBench(const BenchOptions& options, int rank, const std::string& name,
               std::atomic<int>& stop)
-        : options_(options), rank_(rank), stop_(stop), group_(group_options(options, rank, name)) {
+        : options_(options),
+          rank_(rank),
+          stop_(stop),
+          group_(
+              bench::group_options(options.world == 1 ? fabric::Backend::kLocal : options.backend,
+                                   options.world, rank, name)) {
         int device = 0;
         check_cuda(cudaGetDevice(&device), "cudaGetDevice");
         int cache = 0;

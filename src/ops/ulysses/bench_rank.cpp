@@ -7,6 +7,7 @@
 #include <numeric>
 #include <random>
 
+#include "ops/bench_processes.hpp"
 #include "ops/ulysses/bench_run.hpp"
 #include "xstage/error.hpp"
 #include "xstage/ulysses/cudnn.hpp"
@@ -58,15 +59,8 @@ std::function<void()> receiver_part(UlyssesAttention* a, fabric::Streams streams
 
 RankBench::RankBench(const BenchOptions& options, int rank, const std::string& name)
     : options_(options), rank_(rank) {
-    fabric::FabricOptions fo;
-    fo.backend = options.backend;
-    fo.world = options.world;
-    fo.rank = rank;
-    fo.name = name;
-    fo.wait_timeout = std::chrono::seconds(10);
-    if (options.backend == fabric::Backend::kLocal)
-        fo.devices.assign(static_cast<std::size_t>(options.world), 0);
-    group_ = std::make_unique<fabric::Fabric>(fo);
+    group_ = std::make_unique<fabric::Fabric>(
+        bench::group_options(options.backend, options.world, rank, name));
     check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream");
     for (cudaEvent_t& e : event_) check_cuda(cudaEventCreate(&e), "event");
     check_cuda(cudaMalloc(&flush_, kFlushBytes), "cudaMalloc");

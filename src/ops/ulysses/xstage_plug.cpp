@@ -8,22 +8,16 @@
 #include <memory>
 #include <utility>
 
-#include "xstage/attention.hpp"
+#include "ops/ulysses/kernel_arguments.hpp"
 #include "xstage/error.hpp"
 
 namespace xstage::ulysses {
-namespace {
 
-AttentionView view_of(const View& v) {
+AttentionView kernel_view(const View& v) {
     return {v.data, v.batch_stride, v.row_stride, v.head_stride};
 }
 
-void append(std::vector<std::int64_t>& key, const View& v) {
-    key.insert(key.end(), {static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(v.data)),
-                           v.batch_stride, v.row_stride, v.head_stride});
-}
-
-AttentionArguments arguments_of(const AttentionCall& c, const std::string& instance) {
+AttentionArguments kernel_arguments(const AttentionCall& c) {
     if (c.dtype != fabric::DType::kBf16 && c.dtype != fabric::DType::kF16)
         throw Error(ErrorKind::kUnsupported, "xstage's attention kernel takes bf16 and fp16");
     if (c.lse.data != nullptr &&
@@ -37,13 +31,14 @@ AttentionArguments arguments_of(const AttentionCall& c, const std::string& insta
     a.q_rows = c.rows_q;
     a.kv_rows = c.rows_kv;
     a.head_dim = c.head_dim;
-    a.q = view_of(c.q);
-    a.k = view_of(c.k);
-    a.v = view_of(c.v);
+    a.q = kernel_view(c.q);
+    a.k = kernel_view(c.k);
+    a.v = kernel_view(c.v);
     if (c.peers == 0) {
-        a.out.push_back({view_of(c.out), c.rows_q});
+        a.out.push_back({kernel_view(c.out), c.rows_q});
     } else {
-        for (int r = 0; r < c.peers; ++r) a.out.push_back({view_of(c.peer_out[r]), c.peer_rows[r]});
+        for (int r = 0; r < c.peers; ++r)
+            a.out.push_back({kernel_view(c.peer_out[r]), c.peer_rows[r]});
         a.rank = c.rank;
         // A mask brings its own order, by the work of its rows.
         if (c.mask == nullptr) a.order = plan::TileOrder::kRotated;
@@ -52,8 +47,14 @@ AttentionArguments arguments_of(const AttentionCall& c, const std::string& insta
     a.key_lengths = c.kv_lengths;
     a.scale = c.scale;
     a.mask = c.mask;
-    a.instance = instance;
     return a;
+}
+
+namespace {
+
+void append(std::vector<std::int64_t>& key, const View& v) {
+    key.insert(key.end(), {static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(v.data)),
+                           v.batch_stride, v.row_stride, v.head_stride});
 }
 
 class Own {
@@ -77,6 +78,12 @@ class Own {
     }
 
   private:
+    AttentionArguments arguments_of(const AttentionCall& c) const {
+        AttentionArguments a = kernel_arguments(c);
+        a.instance = instance_;
+        return a;
+    }
+
     /// Tensor maps hold addresses, so a plan serves one set of them; calls turn over few buffers.
     /// With a mask there is one plan for all, bound again: its bits and tiles lie in device memory.
     const AttentionPlan& plan_for(const AttentionCall& c) {
@@ -113,9 +120,9 @@ class Own {
         if (plans_.size() >= kMostPlans) plans_.clear();
         auto found = plans_.find(key);
         if (found == plans_.end()) {
-            found = plans_.emplace(std::move(key), AttentionPlan(arguments_of(c, instance_))).first;
+            found = plans_.emplace(std::move(key), AttentionPlan(arguments_of(c))).first;
         } else if (c.mask != nullptr) {
-            const AttentionArguments a = arguments_of(c, instance_);
+            const AttentionArguments a = arguments_of(c);
             found->second.rebind(a.q, a.k, a.v, a.out, a.lse);
         }
         return found->second;

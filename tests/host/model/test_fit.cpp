@@ -34,9 +34,8 @@ TEST(Fit, FindsTheParametersThatMadeTheRows) {
     // Where a partial grid lands is found from the same rows and trades against rooms and luck, so
     // only a GPU that stores with one SM or with all has one answer.
     Measurements rows = recording_of(truth);
-    std::erase_if(rows.bursts, [](const BurstRow& row) {
-        return row.producers != 1 && row.producers != 132;
-    });
+    std::erase_if(rows.bursts,
+                  [](const BurstRow& row) { return row.producers != 1 && row.producers != 132; });
     const Profile found = fit(rows, quick());
     for (const Parameter& p : all_parameters(truth)) {
         const Estimate& e = find(found, p.name);
