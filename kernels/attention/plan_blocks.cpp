@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "choice.hpp"
+#include "sparse/mask_shape.hpp"
 #include "xstage/error.hpp"
 #include "xstage/sparse/mask.hpp"
 
@@ -25,7 +26,6 @@ void check_cuda(cudaError_t status, const char* what) {
 }  // namespace
 
 void check_mask(const AttentionArguments& a) {
-    const sparse::BlockMask& mask = *a.mask;
     const auto refuse = [](const std::string& what) {
         throw Error(ErrorKind::kBadInput, "attention: " + what);
     };
@@ -35,18 +35,7 @@ void check_mask(const AttentionArguments& a) {
     if (a.order != plan::TileOrder::kHeadMajor) {
         refuse("a block mask brings its own order of the tiles");
     }
-    if (mask.q_rows() != a.q_rows || mask.kv_rows() != a.kv_rows) {
-        refuse(fmt::format("the block mask is for {} query rows and {} keys, not {} and {}",
-                           mask.q_rows(), mask.kv_rows(), a.q_rows, a.kv_rows));
-    }
-    if (mask.batches() != 1 && mask.batches() != a.batches) {
-        refuse(
-            fmt::format("the block mask has {} batches, not 1 or {}", mask.batches(), a.batches));
-    }
-    if (mask.heads() != 1 && mask.heads() != a.kv_heads && mask.heads() != a.heads) {
-        refuse(fmt::format("the block mask has {} heads, not 1, {} or {}", mask.heads(), a.kv_heads,
-                           a.heads));
-    }
+    sparse::require_fit(*a.mask, {a.batches, a.heads, a.kv_heads, a.q_rows, a.kv_rows});
 }
 
 BlockChoice choose_blocks(const AttentionArguments& a, int sms) {

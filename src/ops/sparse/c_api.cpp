@@ -10,6 +10,7 @@
 #include "fabric/c_error.hpp"
 #include "ops/sparse/engine.hpp"
 #include "ops/sparse/handles.hpp"
+#include "sparse/mask_shape.hpp"
 #include "xstage/sparse/placement.hpp"
 #include "xstage/xstage_sparse.h"
 
@@ -62,14 +63,7 @@ ulysses::AttentionCall call_of(const xstage_block_sparse_options& o,
         bad(fmt::format("batch {}, {} query heads over {} key heads, head_dim {}", o.batch,
                         o.heads_q, o.heads_kv, o.head_dim));
     if (!(o.scale >= 0) || std::isinf(o.scale)) bad("scale must be positive, or 0");
-    if (mask.q_rows() != o.rows_q || mask.kv_rows() != o.rows_kv)
-        bad(fmt::format("the block mask is for {} query rows and {} keys, not {} and {}",
-                        mask.q_rows(), mask.kv_rows(), o.rows_q, o.rows_kv));
-    if (mask.batches() != 1 && mask.batches() != o.batch)
-        bad(fmt::format("the block mask has {} batches, not 1 or {}", mask.batches(), o.batch));
-    if (mask.heads() != 1 && mask.heads() != o.heads_kv && mask.heads() != o.heads_q)
-        bad(fmt::format("the block mask has {} heads, not 1, {} or {}", mask.heads(), o.heads_kv,
-                        o.heads_q));
+    sparse::require_fit(mask, {o.batch, o.heads_q, o.heads_kv, o.rows_q, o.rows_kv});
     c.batch = o.batch;
     c.rows_q = o.rows_q;
     c.rows_kv = o.rows_kv;

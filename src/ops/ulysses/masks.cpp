@@ -1,10 +1,9 @@
 // Block masks of the whole attention, cut into the parts of the ranks' heads.
 
-#include <fmt/format.h>
-
 #include <atomic>
 
 #include "ops/ulysses/impl.hpp"
+#include "sparse/mask_shape.hpp"
 #include "xstage/error.hpp"
 
 namespace xstage::ulysses {
@@ -16,20 +15,6 @@ using sparse::BlockMask;
 std::uint64_t next_id() {
     static std::atomic<std::uint64_t> last{0};
     return ++last;
-}
-
-void check_fits(const BlockMask& mask, const Problem& p) {
-    const auto refuse = [](const std::string& what) {
-        throw Error(ErrorKind::kBadInput, "block mask: " + what);
-    };
-    if (mask.q_rows() != p.image_q() || mask.kv_rows() != p.image_kv())
-        refuse(fmt::format("it is for {} query rows and {} keys, all ranks together have {} and {}",
-                           mask.q_rows(), mask.kv_rows(), p.image_q(), p.image_kv()));
-    if (mask.batches() != 1 && mask.batches() != p.batch)
-        refuse(fmt::format("it has {} batches, not 1 or {}", mask.batches(), p.batch));
-    if (mask.heads() != 1 && mask.heads() != p.kv_heads() && mask.heads() != p.heads_q)
-        refuse(
-            fmt::format("it has {} heads, not 1, {} or {}", mask.heads(), p.kv_heads(), p.heads_q));
 }
 
 /// Heads [range) of batches [first, first + count).
@@ -58,7 +43,7 @@ void UlyssesAttention::set_mask(std::shared_ptr<const BlockMask> mask) {
         return;
     }
     const Problem& p = m.plan.problem;
-    check_fits(*mask, p);
+    sparse::require_fit(*mask, {p.batch, p.heads_q, p.kv_heads(), p.image_q(), p.image_kv(), true});
     const bool by_sample = m.plan.layout == Layout::kPeers && mask->batches() > 1;
     MaskParts parts;
     parts.id = next_id();
