@@ -255,3 +255,28 @@ def test_a_stitched_range_sends_ordinary_stores_to_the_owners(ranks):
     for rank, mine in enumerate(ranks(3, body)):
         for source in range(3):
             assert (mine[:, source] == 100 * source + rank).all()
+
+
+def test_more_shapes_than_memory_is_kept_for(ranks):
+    """Old shapes make room, by use and not by age: what was returned last is not freed for a new shape."""
+    rows = [3, 2]
+    text = [normal(40 + i, 1, 20, 4, 8) for i in range(3)]
+    q, k, v = whole(7, rows)
+    parts = [split(x, rows) for x in (q, k, v)]
+    expected, _ = reference.attention(q, k, v)
+
+    def body(group):
+        mine = [numpy.ascontiguousarray(p[group.rank]) for p in parts]
+        plain = xstage.ulysses_attention(*mine, group=group, seq_lens=rows)
+        (first,) = group._contexts.values()
+        for n in range(1, 21):
+            out, joint = xstage.ulysses_attention(
+                *mine, group=group, seq_lens=rows, joint_q=text[0][:, :n], joint_k=text[1][:, :n], joint_v=text[2][:, :n]
+            )
+            full = [numpy.concatenate([x, t[:, :n]], 1) for x, t in zip((q, k, v), text)]
+            numpy.testing.assert_allclose(joint, reference.attention(*full)[0][:, sum(rows) :], **TOLERANCE)
+            plain = xstage.ulysses_attention(*mine, group=group, seq_lens=rows)
+        assert first in group._contexts.values() and len(group._contexts) <= 16
+        return plain.copy()
+
+    numpy.testing.assert_allclose(numpy.concatenate(ranks(2, body), 1), expected, **TOLERANCE)
