@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::size_t kLongSequence = 10'000;  // bursts
 constexpr double kWithin = 1.05;               // "free" and "recovered" both mean within 5%
+constexpr double kGapResolution = 5;           // cycles, below what a stamp tells
 
 [[noreturn]] void reject(const std::string& field, const std::string& expected) {
     throw Error(ErrorKind::kBadInput, field + ": " + expected);
@@ -88,7 +89,7 @@ Nanoseconds recovery_gap(const Profile& profile, const Scenario& load, Bytes byt
     const double plateau = second(longest);
     double low = 0, high = longest;
     if (second(0) <= kWithin * plateau) return Nanoseconds{0};
-    while (high - low > 50) {
+    while (high - low > kGapResolution) {
         const double middle = (low + high) / 2;
         (second(middle) <= kWithin * plateau ? high : low) = middle;
     }
