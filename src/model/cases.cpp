@@ -90,14 +90,13 @@ std::vector<Case> thin_out(const std::vector<Case>& cases) {
     return out;
 }
 
-Observed simulate(const Profile& profile, const Case& c) {
-    const StorePath& path = profile.paths[c.path];
-    const FluidModel model = fluid_model(profile.network, profile.topology, path, c.load);
-    std::vector<FluidBurst> bursts(
-        static_cast<std::size_t>(c.bursts),
-        fluid_burst(profile.network, path, c.load, c.bytes, c.gap, false));
-    bursts.front() = fluid_burst(profile.network, path, c.load, c.bytes, c.gap, true);
-    const FluidResult result = run_fluid(model, bursts);
+Observed Simulator::operator()(const Case& c) {
+    const StorePath& path = profile_.paths[c.path];
+    bursts_.assign(static_cast<std::size_t>(c.bursts),
+                   fluid_burst(profile_.network, path, c.load, c.bytes, c.gap, false));
+    bursts_.front() = fluid_burst(profile_.network, path, c.load, c.bytes, c.gap, true);
+    const FluidResult result =
+        run_fluid(models_.of(path, c.load), bursts_, nullptr, FluidDetail::kFirstAndLast);
 
     Observed out{};
     out[kFirst] = result.median.front(), out[kFirstSlowest] = result.slowest.front();
@@ -106,6 +105,10 @@ Observed simulate(const Profile& profile, const Case& c) {
     out[kTotal] = result.finished_median + finish;
     out[kTotalSlowest] = result.finished + finish;
     return out;
+}
+
+Observed simulate(const Profile& profile, const Case& c) {
+    return Simulator(profile)(c);
 }
 
 }  // namespace xstage::model

@@ -4,11 +4,17 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
-#include <deque>
 #include <limits>
 
 #include "model/order.hpp"
 #include "xstage/error.hpp"
+
+namespace xstage::model {
+namespace {
+// Groups are padded to whole vectors and to the most classes that one of them has.
+constexpr std::size_t kMostSlots = 3 * kMostClasses;
+}  // namespace
+}  // namespace xstage::model
 
 #define XSTAGE_FLUID_LANES 2
 namespace xstage::model {
@@ -40,7 +46,7 @@ namespace wide {
 namespace xstage::model {
 
 FluidResult run_fluid(const FluidModel& model, std::span<const FluidBurst> bursts,
-                      FluidTrace* trace) {
+                      FluidTrace* trace, FluidDetail detail) {
     const std::size_t classes = model.classes.size();
     if (classes == 0 || classes > kMostClasses || !(model.drain > 0) || !(model.egress > 0)) {
         throw Error(ErrorKind::kBadInput,
@@ -56,11 +62,11 @@ FluidResult run_fluid(const FluidModel& model, std::span<const FluidBurst> burst
     if (bursts.empty()) return result;
 #ifdef XSTAGE_FLUID_WIDE
     if (__builtin_cpu_supports("avx2")) {
-        wide::simulate(model, bursts, result, trace);
+        wide::simulate(model, bursts, result, trace, detail);
         return result;
     }
 #endif
-    any_target::simulate(model, bursts, result, trace);
+    any_target::simulate(model, bursts, result, trace, detail);
     return result;
 }
 

@@ -41,9 +41,9 @@ struct FluidModel {
     std::vector<FluidGroup> groups{{}};  ///< in the order of their clusters
     std::vector<ProducerClass> classes;  ///< in the order of their groups
     std::vector<double> turns{1.0};      ///< weight factors
+    std::vector<double> after{1.0};      ///< what each leaves for the rest of the burst
     std::vector<int> next_turn{0};       ///< the turn of the next burst
     double turn_bytes = 0;
-    double lasting = 0;      ///< exponent of the turn's factor once it is over
     double spread = 0;       ///< part of a stall by which a class's producers come apart
     double tail = 0;         ///< of a group's slowest producer beyond its last class, in steps
     double drain = 1;        ///< bytes per cycle of the link, all producers together
@@ -80,9 +80,13 @@ struct FluidTrace {
 
 constexpr std::size_t kMostClasses = 96;
 
+/// Which bursts' issue times and bytes in flight a caller asks for.
+enum class FluidDetail { kEveryBurst, kFirstAndLast };
+
 /// Runs the bursts through the fluid model, exactly, event by event. Throws Error (kBadInput) for
 /// more than kMostClasses classes or a model that cannot drain.
 FluidResult run_fluid(const FluidModel& model, std::span<const FluidBurst> bursts,
-                      FluidTrace* trace = nullptr);
+                      FluidTrace* trace = nullptr,
+                      FluidDetail detail = FluidDetail::kEveryBurst);
 
 }  // namespace xstage::model

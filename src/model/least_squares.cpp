@@ -17,8 +17,8 @@ double robust(double error) {
     return kScale * (error < 0 ? -root : root);
 }
 
-void append(const Profile& profile, const Case& c, double* out) {
-    const Observed predicted = simulate(profile, c);
+void append(Simulator& simulate, const Case& c, double* out) {
+    const Observed predicted = simulate(c);
     for (int i = 0; i < kObservables; ++i) {
         if (c.weight[i] <= 0) continue;
         const double error =
@@ -60,8 +60,9 @@ struct Functor {
 
     int operator()(const Eigen::VectorXd& x, Eigen::VectorXd& f) const {
         const Profile profile = at(x);
+        Simulator simulate(profile);
         int row = 0;
-        for (const Case& c : cases) append(profile, c, f.data() + row), row += size_of(c);
+        for (const Case& c : cases) append(simulate, c, f.data() + row), row += size_of(c);
         f.tail(inputs()) = kPull * (x - start);
         return 0;
     }
@@ -74,12 +75,13 @@ struct Functor {
             Eigen::VectorXd moved = x;
             moved[i] += kStep;
             const Profile profile = at(moved);
+            Simulator simulate(profile);
             const std::size_t path = parameters[static_cast<std::size_t>(i)].path;
             int row = 0;
             for (const Case& c : cases) {
                 const int n = size_of(c);
                 if (path == kShared || path == c.path) {
-                    append(profile, c, g.data() + row);
+                    append(simulate, c, g.data() + row);
                     jacobian.block(row, i, n, 1) = (g.segment(row, n) - f.segment(row, n)) / kStep;
                 }
                 row += n;
@@ -96,8 +98,9 @@ Eigen::VectorXd residuals(const Profile& profile, const std::vector<Case>& cases
     int rows = 0;
     for (const Case& c : cases) rows += size_of(c);
     Eigen::VectorXd f(rows);
+    Simulator simulate(profile);
     int row = 0;
-    for (const Case& c : cases) append(profile, c, f.data() + row), row += size_of(c);
+    for (const Case& c : cases) append(simulate, c, f.data() + row), row += size_of(c);
     return f;
 }
 

@@ -59,12 +59,13 @@ std::optional<double> held_out_p90(const Profile& profile, const std::string& pa
 }  // namespace
 
 Bytes onset(const Profile& profile, const Scenario& load) {
+    Simulator simulate(profile);
     const auto stalls = [&](double bytes) {
         Case c = case_of(load, profile, Bytes{bytes}, 1);
         const StorePath& path = profile.paths[c.path];
         const double free =
             fluid_burst(profile.network, path, c.load, c.bytes, Cycles{}, true).issue;
-        return simulate(profile, c)[kFirstSlowest] > kWithin * free;
+        return simulate(c)[kFirstSlowest] > kWithin * free;
     };
     constexpr double kLargest = 1073741824;  // a burst that never stalls has no onset below this
     double low = 0, high = 1024;
@@ -79,12 +80,13 @@ Bytes onset(const Profile& profile, const Scenario& load) {
 
 Nanoseconds recovery_gap(const Profile& profile, const Scenario& load, Bytes bytes, bool slowest) {
     Case c = case_of(load, profile, bytes, 2);
+    Simulator simulate(profile);
     const int what = slowest ? kLastSlowest : kLast;
     const double all = bytes.value() * load.producers;
     const double longest = 4 * (all / profile.network.drain.value() * c.load.clock.value()) + 1e5;
     const auto second = [&](double gap) {
         c.gap = Cycles{gap};
-        return simulate(profile, c)[what];
+        return simulate(c)[what];
     };
     const double plateau = second(longest);
     double low = 0, high = longest;
