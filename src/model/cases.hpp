@@ -42,10 +42,16 @@ class Simulator {
     explicit Simulator(const Profile& profile)
         : profile_(profile), models_(profile.network, profile.topology) {}
     Observed operator()(const Case& c);
+    /// Whether another profile, of the same overheads, is bound to predict the same.
+    bool agrees(Simulator& other, const Case& c);
 
   private:
+    void prepare(const Case& c);
+
     const Profile& profile_;
     FluidModels models_;
+    const FluidModel* model_ = nullptr;  // of the case prepared last, and its first and next bursts
+    FluidBurst first_, next_;
     std::vector<FluidBurst> bursts_;
 };
 

@@ -14,11 +14,13 @@ namespace xstage::model {
 struct FluidCluster {
     double count = 1;   ///< clusters alike
     double weight = 1;  ///< of the claim of each
+    bool operator==(const FluidCluster&) const = default;
 };
 
 struct FluidGroup {
     int cluster = 0;   ///< index into FluidModel::clusters
     double count = 1;  ///< groups alike in each such cluster
+    bool operator==(const FluidGroup&) const = default;
 };
 
 /// Producers that behave alike.
@@ -28,6 +30,7 @@ struct ProducerClass {
     double room = 0;    ///< bytes that one producer may have accepted and not drained
     double weight = 1;  ///< within the group
     int turn = 0;       ///< index into FluidModel::turns at the first burst
+    bool operator==(const ProducerClass&) const = default;
 };
 
 /// What a gap is counted from: each issuer's (warp's) own end, its producer's end, or the end of
@@ -50,6 +53,7 @@ struct FluidModel {
     double egress = 1;       ///< bytes per cycle out of one producer
     double round_bytes = 0;  ///< that a producer's other issuers store between two of one's own
     FluidGap gap_from = FluidGap::kProducer;
+    bool operator==(const FluidModel&) const = default;
 };
 
 /// One burst of every producer.
@@ -59,6 +63,7 @@ struct FluidBurst {
     double issue_apart = 0;  ///< the same of one issuer that has no rival in its producer
     double gap = 0;          ///< cycles after it
     double cost = 1;         ///< link time per byte, relative to the best address pattern
+    bool operator==(const FluidBurst&) const = default;
 };
 
 struct FluidResult {

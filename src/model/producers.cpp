@@ -14,6 +14,7 @@ namespace {
 // Standard normal quantiles of the middles of one, two and three equal parts, most favoured first.
 // Four to eight parts describe the recordings no better; two lose the slowest producer.
 constexpr int kTurns = 3;
+constexpr int kMany = 2;  // bursts of a sequence, as far as its model depends on them
 constexpr double kTurnQuantile[kTurns][kTurns] = {{0}, {0.6745, -0.6745}, {0.9674, 0, -0.9674}};
 
 int issuers(const StorePath& path, const Load& load) {
@@ -75,9 +76,6 @@ FluidGap gap_of(GapFrom from) {
 FluidModel producers_model(const Network& network, const Topology& topology, int producers) {
     FluidModel model;
     model.egress = network.egress.value();
-    const bool turns = network.turn.value() > 0 && producers > 1;
-    model.turn_bytes = turns ? network.turn.value() : 0;
-    model.spread = network.spread;
     model.tail = network.tail;
     model.clusters.clear(), model.groups.clear(), model.turns.clear();
     model.after.clear(), model.next_turn.clear();
@@ -97,6 +95,12 @@ FluidModel producers_model(const Network& network, const Topology& topology, int
         if (!groups.empty()) ++kinds[{weight, groups}];
     }
     if (kinds.empty()) kinds[{1.0, {{producers, 1}}}] = 1;
+    // One or two SMs of a group have the same luck: without a third there is nothing to turn.
+    const bool rivals = std::any_of(kinds.begin(), kinds.end(), [](const auto& kind) {
+        return kind.first.second.rbegin()->first > 2;
+    });
+    const bool turns = network.turn.value() > 0 && rivals;
+    model.turn_bytes = turns ? network.turn.value() : 0;
     for (const auto& [kind, count] : kinds) {
         const auto& [weight, groups] = kind;
         const int cluster = static_cast<int>(model.clusters.size());
@@ -111,7 +115,7 @@ FluidModel producers_model(const Network& network, const Topology& topology, int
 
 }  // namespace
 
-const FluidModel& FluidModels::of(const StorePath& path, const Load& load) {
+const FluidModel& FluidModels::of(const StorePath& path, const Load& load, int bursts) {
     auto [at, fresh] = by_producers_.try_emplace(load.producers);
     Shared& shared = at->second;
     FluidModel& model = shared.model;
@@ -121,6 +125,7 @@ const FluidModel& FluidModels::of(const StorePath& path, const Load& load) {
     }
     model.drain = (network_.drain / load.clock).value();
     model.gap_from = gap_of(load.gap_from);
+    model.spread = bursts > 1 ? network_.spread : 0;
     model.round_bytes = path.instruction.value() * (issuers(path, load) - 1);
     for (std::size_t k = 0; k < shared.room.size(); ++k) {
         model.classes[k].room = path.room.value() + shared.room[k];
@@ -130,7 +135,7 @@ const FluidModel& FluidModels::of(const StorePath& path, const Load& load) {
 
 FluidModel fluid_model(const Network& network, const Topology& topology, const StorePath& path,
                        const Load& load) {
-    return FluidModels(network, topology).of(path, load);
+    return FluidModels(network, topology).of(path, load, kMany);
 }
 
 FluidBurst fluid_burst(const Network& network, const StorePath& path, const Load& load, Bytes bytes,

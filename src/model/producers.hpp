@@ -27,8 +27,8 @@ class FluidModels {
   public:
     FluidModels(const Network& network, const Topology& topology)
         : network_(network), topology_(topology) {}
-    /// Valid until the next call.
-    const FluidModel& of(const StorePath& path, const Load& load);
+    /// Valid until the next call. One burst alone is free of what only later ones depend on.
+    const FluidModel& of(const StorePath& path, const Load& load, int bursts);
 
   private:
     struct Shared {
