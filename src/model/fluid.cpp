@@ -31,6 +31,7 @@ namespace any_target {
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define XSTAGE_FLUID_WIDE 1
 #define XSTAGE_FLUID_LANES 4
+#define XSTAGE_FLUID_MOVEMASK __builtin_ia32_movmskpd256
 #pragma GCC push_options
 #pragma GCC target("avx2")
 namespace xstage::model {
