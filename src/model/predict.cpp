@@ -82,7 +82,8 @@ Nanoseconds recovery_gap(const Profile& profile, const Scenario& load, Bytes byt
     Case c = case_of(load, profile, bytes, 2);
     Simulator simulate(profile);
     const int what = slowest ? kLastSlowest : kLast;
-    const double all = bytes.value() * load.producers;
+    const StorePath& path = profile.path(load.path);
+    const double all = bytes.value() * load.producers * path.wire * path.link_cost;
     const double longest = 4 * (all / profile.network.drain.value() * c.load.clock.value()) + 1e5;
     const auto second = [&](double gap) {
         c.gap = Cycles{gap};
@@ -144,7 +145,7 @@ Prediction predict(const Scenario& scenario, const Profile& profile) {
         b.stall = positive_part(ns(slowest - bursts[j].issue));
         b.drained = ns(result.drained[j] - result.begun[j]);
         if (profile.visibility.echo) b.visible = b.drained + *profile.visibility.echo;
-        b.queued = Bytes{result.queued[j]};
+        b.queued = Bytes{result.queued[j] / path.wire};
         out.bursts.push_back(b);
     }
     out.total = ns(result.finished + path.finish.value());
@@ -161,13 +162,13 @@ Prediction predict(const Scenario& scenario, const Profile& profile) {
 std::vector<std::pair<Nanoseconds, Bytes>> occupancy(const Scenario& scenario,
                                                      const Profile& profile) {
     const Load load = load_of(scenario, profile);
-    const FluidModel model =
-        fluid_model(profile.network, profile.topology, profile.path(scenario.path), load);
+    const StorePath& path = profile.path(scenario.path);
+    const FluidModel model = fluid_model(profile.network, profile.topology, path, load);
     FluidTrace trace;
     run_fluid(model, fluid_bursts(scenario, profile, load), &trace);
     std::vector<std::pair<Nanoseconds, Bytes>> out{{Nanoseconds{}, Bytes{}}};
     for (const auto& [cycles, bytes] : trace.occupancy) {
-        out.emplace_back(Cycles{cycles} / load.clock, Bytes{bytes});
+        out.emplace_back(Cycles{cycles} / load.clock, Bytes{bytes / path.wire});
     }
     return out;
 }

@@ -126,7 +126,7 @@ const FluidModel& FluidModels::of(const StorePath& path, const Load& load, int b
     model.drain = (network_.drain / load.clock).value();
     model.gap_from = gap_of(load.gap_from);
     model.spread = bursts > 1 ? network_.spread : 0;
-    model.round_bytes = path.instruction.value() * (issuers(path, load) - 1);
+    model.round_bytes = path.instruction.value() * path.wire * (issuers(path, load) - 1);
     for (std::size_t k = 0; k < shared.room.size(); ++k) {
         model.classes[k].room = path.room.value() + shared.room[k];
     }
@@ -142,16 +142,17 @@ FluidBurst fluid_burst(const Network& network, const StorePath& path, const Load
                        Cycles gap, bool first) {
     const Cycles start = path.start + (first ? path.cold : Cycles{});
     const Cycles apart = one_warp(path, load, bytes);
-    const Cycles sm = std::max(apart, together(network, path, bytes));
+    const Cycles sm = std::max(apart, together(network, path, bytes * path.wire));
     FluidBurst burst;
-    burst.bytes = bytes.value();
+    burst.bytes = bytes.value() * path.wire;
     burst.issue = (start + sm).value();
     burst.issue_apart = std::max((start + apart).value(), 1.0);
     burst.gap = (gap + path.between).value();
+    burst.cost = path.link_cost;
     const double chunk = bytes.value() / issuers(path, load);
     if (network.stride_cost > 0 && chunk > 0 && !power_of_two(chunk)) {
         const double streams = 512.0 * load.producers * issuers(path, load) / chunk;
-        burst.cost = 1 + network.stride_cost * streams / (streams + network.stride_half);
+        burst.cost *= 1 + network.stride_cost * streams / (streams + network.stride_half);
     }
     return burst;
 }
