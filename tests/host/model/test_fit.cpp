@@ -67,8 +67,10 @@ TEST(Fit, PredictsPartialGridsThatItHasPlaced) {
     for (const Parameter& p : all_parameters(truth)) {
         const bool sure = p.name == "drain" || p.name == "egress" || p.name == "st16.start" ||
                           p.name == "st16.per_instruction" || p.name == "st16.accept";
-        if (sure) EXPECT_NEAR(p.get(found) / p.get(truth), 1, 0.01) << p.name;
-        if (p.name == "st16.room") EXPECT_NEAR(p.get(found) / p.get(truth), 1, 0.07);
+        const double within = sure ? 0.01 : p.name == "st16.room" ? 0.07 : 0;
+        if (within > 0) {
+            EXPECT_NEAR(p.get(found) / p.get(truth), 1, within) << p.name;
+        }
     }
 }
 
