@@ -248,9 +248,10 @@ void report_simple(const std::vector<Calibration>& calibrations, Profile& profil
 std::string count_recovered(const std::vector<ErrorSample>& recovery) {
     std::array<int, 2> inside{}, all{};
     for (const ErrorSample& s : recovery) ++all[s.slowest], inside[s.slowest] += s.error == 0;
-    return fmt::format("recovery gaps in their recorded brackets, held out: {} of {} for the "
-                       "slowest SM, {} of {} for the median SM",
-                       inside[1], all[1], inside[0], all[0]);
+    return fmt::format(
+        "recovery gaps in their recorded brackets, held out: {} of {} for the "
+        "slowest SM, {} of {} for the median SM",
+        inside[1], all[1], inside[0], all[0]);
 }
 
 struct Held {

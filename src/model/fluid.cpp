@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "model/order.hpp"
+#include "model/pending.hpp"
 #include "xstage/error.hpp"
 
 namespace xstage::model {

@@ -91,7 +91,6 @@ enum class FluidDetail { kEveryBurst, kFirstAndLast };
 /// Runs the bursts through the fluid model, exactly, event by event. Throws Error (kBadInput) for
 /// more than kMostClasses classes or a model that cannot drain.
 FluidResult run_fluid(const FluidModel& model, std::span<const FluidBurst> bursts,
-                      FluidTrace* trace = nullptr,
-                      FluidDetail detail = FluidDetail::kEveryBurst);
+                      FluidTrace* trace = nullptr, FluidDetail detail = FluidDetail::kEveryBurst);
 
 }  // namespace xstage::model

@@ -27,9 +27,7 @@ class IssueOrder {
     IssueOrder(const FluidModel& model, std::size_t bursts, FluidDetail detail);
 
     /// Whether anyone asks for the times of this burst.
-    bool asked(std::size_t burst) const {
-        return every_ || burst == 0 || burst + 1 == bursts_;
-    }
+    bool asked(std::size_t burst) const { return every_ || burst == 0 || burst + 1 == bursts_; }
     /// A class has ended `burst`, which is asked for; with the last one its result is written.
     void ended(std::size_t burst, std::size_t k, const IssueTime& time, FluidResult& result);
     /// Median over producers of one value per class.

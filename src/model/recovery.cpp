@@ -10,7 +10,7 @@
 namespace xstage::model {
 namespace {
 
-constexpr double kRecovered = 1.05;   // of the plateau, as recovery_gap has it
+constexpr double kRecovered = 1.05;    // of the plateau, as recovery_gap has it
 constexpr std::size_t kLeastGaps = 6;  // of a sweep: fewer show no plateau
 
 using Sweep = std::map<double, double>;  // issue time of the second burst by gap, cycles

@@ -21,7 +21,8 @@ struct RecoveryBracket {
 /// `low` the gap before. Sweeps of fewer than six gaps, or that have no gap before, are left out.
 std::vector<RecoveryBracket> recovery_brackets(const std::vector<Case>& cases);
 
-/// How far a profile's recovery gap lies outside each bracket, relative to the nearer end; 0 inside.
+/// How far a profile's recovery gap lies outside each bracket, relative to the nearer end; 0
+/// inside.
 std::vector<ErrorSample> recovery_errors(const Profile& profile,
                                          const std::vector<RecoveryBracket>& brackets);
 
