@@ -30,7 +30,13 @@ struct MathGroup {
     /// Each warp for itself: one that lags must neither find its operands overwritten nor miss a
     /// whole round of the barrier.
     __device__ __forceinline__ void release(int slot) const {
-        if (lane() == 0) device::mbarrier_arrive(&shared.empty[slot]);
+        if constexpr (C::kCtas > 1) {
+            // Both CTAs' feeders write to both CTAs' stages.
+            const auto cta = static_cast<std::uint32_t>(lane());
+            if (cta < C::kCtas) device::mbarrier_arrive_of(&shared.empty[slot], cta);
+        } else {
+            if (lane() == 0) device::mbarrier_arrive(&shared.empty[slot]);
+        }
     }
 
     /// None of the group's rows holds a token: the stages pass by.
@@ -121,7 +127,7 @@ struct MathGroup {
 
     __device__ __forceinline__ void run() {
         for (Place<kTaskSlots> place;; place.advance()) {
-            device::mbarrier_wait(&shared.task_full[place.slot()], place.parity());
+            await_task<C>(shared, place);
             const Task& task = shared.task[place.slot()];
             if (task.kind == 0) return;
             if (group >= task.groups()) {
@@ -137,7 +143,7 @@ struct MathGroup {
                 }
             }
             __syncwarp();
-            if (lane() == 0) device::mbarrier_arrive(&shared.task_empty[place.slot()]);
+            if (lane() == 0) let_go_of_task<C>(shared, place);
         }
     }
 };

@@ -77,6 +77,7 @@ struct Layout {
     std::int64_t act, act_scale;        ///< Linear-1's output, the same way
     std::int64_t row_weight, row_route;
     std::int64_t row_begin, row_count;             ///< per held expert: first block, rows
+    std::int64_t pair_begin;                       ///< per held expert: first pair of its blocks
     std::int64_t pulled, first_done, second_done;  ///< per block: what is finished of it
     std::int64_t sent;                             ///< per expert: routes of this rank
     std::int64_t control;                          ///< kernels/moe/params.hpp

@@ -120,6 +120,8 @@ TEST(MoePlan, LimitIsKeptAndTheRingHelps) {
     o.ring_blocks = 8;
     EXPECT_THROW(make_layout(p, o), Error);
     o.ring_blocks = 9;
+    o.order = parse_order("lead:8*2");  // pairs take no ring
+    EXPECT_THROW(make_layout(p, o), Error);
     o.order = parse_order("wave:1");  // one expert may get all rows
     EXPECT_THROW(make_layout(p, o), Error);
     o.workspace_limit = 0;
@@ -139,10 +141,10 @@ RC_GTEST_PROP(MoePlan, RegionsDoNotOverlap, ()) {
     p.shared = p.top_k < 32 && *rc::gen::arbitrary<bool>();
     const Layout at = make_layout(p);
     const std::int64_t regions[] = {
-        at.x,         at.x_scale,   at.experts,      at.weights, at.sorted,     at.arrived,
-        at.combine,   at.pool_x,    at.pool_x_scale, at.act,     at.act_scale,  at.row_weight,
-        at.row_route, at.row_begin, at.row_count,    at.pulled,  at.first_done, at.second_done,
-        at.sent,      at.control,   at.bytes};
+        at.x,           at.x_scale,   at.experts,      at.weights,    at.sorted,    at.arrived,
+        at.combine,     at.pool_x,    at.pool_x_scale, at.act,        at.act_scale, at.row_weight,
+        at.row_route,   at.row_begin, at.row_count,    at.pair_begin, at.pulled,    at.first_done,
+        at.second_done, at.sent,      at.control,      at.bytes};
     for (std::size_t i = 1; i < std::size(regions); ++i) {
         RC_ASSERT(regions[i] % 1024 == 0);
         RC_ASSERT(regions[i] >= regions[i - 1]);
@@ -213,12 +215,13 @@ TEST(MoePlan, TheChoiceIsNeverPredictedSlowerThanTheBestWave) {
 }
 
 TEST(MoePlan, OrdersAreNamedAsTheyAreParsed) {
-    for (const char* name : {"wave:all", "wave:1", "wave:12", "alternate", "alternate+264",
-                             "lead:8", "ratio", "ratio+3", "ratio+3/4", "wave:2/16"})
+    for (const char* name :
+         {"wave:all", "wave:1", "wave:12", "alternate", "alternate+264", "lead:8", "ratio",
+          "ratio+3", "ratio+3/4", "wave:2/16", "wave:all*2", "alternate+132/16*2"})
         EXPECT_EQ(name_of(parse_order(name)), name);
     for (const char* name :
          {"", "wave", "wave:0", "wave:-1", "lead:0", "lead:x", "ratio:2", "alternate+", "wave:2+3",
-          "waves:2", "lead:99999999999", "lead:2/0", "lead:2/"})
+          "waves:2", "lead:99999999999", "lead:2/0", "lead:2/", "wave:1*0", "wave:1*3", "wave:1*"})
         EXPECT_THROW(parse_order(name), Error) << name;
 }
 
