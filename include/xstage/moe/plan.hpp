@@ -99,8 +99,8 @@ std::int32_t least_ring(const Problem& problem, const plan::MoeOrder& order);
 /// Throws Error (kBadInput) for an order that makes no sense or needs a larger ring.
 void check_order(const Problem& problem, const Layout& layout, const plan::MoeOrder& order);
 
-/// "wave:4", "wave:all", "alternate", "lead:8", "ratio"; then perhaps "+SLACK" (alternate, ratio)
-/// and "/BAND". Throws Error (kBadInput).
+/// "wave:4", "wave:all", "alternate", "lead:8", "ratio"; then perhaps "+SLACK" (alternate, ratio),
+/// "/BAND" and "*2". Throws Error (kBadInput).
 plan::MoeOrder parse_order(const std::string& text);
 std::string name_of(const plan::MoeOrder& order);
 

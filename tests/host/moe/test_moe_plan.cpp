@@ -3,6 +3,7 @@
 #include <rapidcheck/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -184,6 +185,33 @@ TEST(MoePlan, InterleavesWhereTheLinkWouldHoldLinearTwoUp) {
     // 4.2e12 are equal at 119 rows, and two slots make 119 tokens twice as many.
     EXPECT_EQ(chosen(8, 768, Type::kFp8, 118), plan::MoeOrderKind::kWave);
     EXPECT_EQ(chosen(8, 768, Type::kFp8, 120), plan::MoeOrderKind::kAlternate);
+}
+
+// Of one GPU's recorded calls: pairs where they are chosen, single CTAs elsewhere.
+TEST(MoePlan, TheChosenWaveIsTheBestRecordedOneOrNearIt) {
+    std::ifstream in(XSTAGE_SOURCE_DIR "/bench/results/h200/moe.json");
+    const auto document = nlohmann::json::parse(in);
+    int pairs = 0;
+    double log_loss = 0;
+    for (const auto& row : document["rows"]) {
+        Problem p;
+        p.max_tokens = row["tokens"];
+        p.hidden = row["hidden"];
+        p.intermediate = row["intermediate"];
+        p.experts = row["local_experts"];
+        p.top_k = row["top_k"];
+        p.type = row["type"] == "fp8" ? Type::kFp8 : Type::kBf16;
+        const plan::MoeOrder chosen = choose_order(p);
+        pairs += chosen.ctas == 2 ? 1 : 0;
+        const auto us = [&](const char* name) { return row["orders"][name]["us"].get<double>(); };
+        const double best =
+            std::min({us("wave:4"), us("wave:8"), us("wave:all"), us("wave:all*2")});
+        const double loss = row["orders"][name_of(chosen)]["us"].get<double>() / best;
+        EXPECT_LE(loss, 1.08) << row["shape"] << row["type"] << row["tokens"];
+        log_loss += std::log(loss);
+    }
+    EXPECT_GT(pairs, 0);
+    EXPECT_LE(std::exp(log_loss / 168), 1.01);
 }
 
 // What is chosen for two GPUs was not predicted to be slower than the best wave.
