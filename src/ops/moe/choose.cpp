@@ -18,6 +18,8 @@ constexpr double kInterleavingCostsBf16 = 1.15;
 // With few rows an expert's weights are what takes the time, and read for both matrices at once
 // they are read slower. Recorded layers gain nothing below this.
 constexpr double kArithmeticOverWeights = 2;
+// Less than this is within the spread of recorded calls.
+constexpr double kLeastGainSeconds = 10e-6;
 // Two tiles per SM of an H200, or one pair.
 constexpr plan::MoeOrder kInterleavedFp8{plan::MoeOrderKind::kAlternate, 0, 0, 264, 16, 1};
 constexpr plan::MoeOrder kInterleavedBf16{plan::MoeOrderKind::kAlternate, 0, 0, 132, 8, 2};
@@ -56,8 +58,9 @@ plan::MoeOrder choose_order(const Problem& p) {
     const double store = away * 2.0 * p.hidden / kLinkBytes;
     const double in_waves = first + std::max(second, store);
     const double costs = p.type == Type::kFp8 ? kInterleavingCostsFp8 : kInterleavingCostsBf16;
-    if (std::max(first + second, store) * costs >= in_waves) return waves;
     const double rows = static_cast<double>(p.max_tokens) * p.top_k;
+    const double gain = in_waves - std::max(first + second, store) * costs;
+    if (rows * gain < kLeastGainSeconds) return waves;
     const double weights = 3.0 * p.local_experts() * p.hidden * p.intermediate * p.element_bytes();
     if (rows * (first + second) < kArithmeticOverWeights * weights / kMemoryBytes) return waves;
     return p.type == Type::kFp8 ? kInterleavedFp8 : kInterleavedBf16;
