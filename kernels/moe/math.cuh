@@ -79,15 +79,21 @@ struct MathGroup {
 #pragma unroll
         for (int i = 0; i < 128; ++i) sums[i] = 0;
         const int row = group * kGroupRows + warp * 16 + lane() / 4;
-        float next0 = __ldg(scales);
-        float next1 = __ldg(scales + other);
+        // 16 stages' scales at a time, one a lane, and as long before: loaded stage by stage they
+        // are waited for where memory sets the pace.
+        const auto load = [&](int k) {
+            const int at = min(k + lane() % 16, stages - 1);
+            return __ldg(scales + (lane() < 16 ? 0 : other) + at);
+        };
+        float now;
+        float next = load(0);
         for (int k = 0; k < stages; ++k, stage.advance()) {
-            const float weight0 = next0;
-            const float weight1 = next1;
-            if (k + 1 < stages) {  // a stage ahead, so that nobody waits for memory
-                next0 = __ldg(++scales);
-                next1 = __ldg(scales + other);
+            if (k % 16 == 0) {
+                now = next;
+                next = load(k + 16);
             }
+            const float weight0 = __shfl_sync(0xffffffffU, now, k % 16);
+            const float weight1 = __shfl_sync(0xffffffffU, now, 16 + k % 16);
             float part[64];
             await_stage();
             const float rows[2] = {shared.scale[stage.slot()][row],
