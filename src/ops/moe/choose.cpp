@@ -13,7 +13,7 @@ constexpr double kMemoryBytes = 4.2e12;
 
 // Interleaving keeps two matrices of an expert in the cache at a time. On one GPU, where it has
 // nothing to give, it costs at most this much in the recorded grid.
-constexpr double kInterleavingCostsFp8 = 1.20;
+constexpr double kInterleavingCostsFp8 = 1.22;
 constexpr double kInterleavingCostsBf16 = 1.15;
 // With few rows an expert's weights are what takes the time, and read for both matrices at once
 // they are read slower. Recorded layers gain nothing below this.
