@@ -103,7 +103,7 @@ std::vector<int> Fabric::Impl::places() const {
 void Fabric::Impl::open_heap() {
     if (backend == Backend::kNvshmem) {
         NvshmemParts parts = open_nvshmem(
-            options, cuda_devices.front(),
+            options, nodes, cuda_devices.front(),
             [this](const std::string& call, const Outcome& outcome, const std::string& payload) {
                 return agree(call, outcome, payload);
             });
@@ -121,6 +121,14 @@ Blocks Fabric::Impl::map_signals() {
         signal_memory = HeapMemory(heap, sizeof(SignalBlock), "signals");
         for (int r = 0; r < options.world; ++r)
             blocks[r] = reinterpret_cast<SignalBlock*>(signal_memory.at(r));
+        agree("signals map", attempt([&] {
+                  for (int r = 0; r < options.world; ++r)
+                      if (same_node(r) && blocks[r] == nullptr)
+                          throw Error(ErrorKind::kUnsupported,
+                                      fmt::format("NVSHMEM cannot map rank {} although it is on "
+                                                  "this node",
+                                                  r));
+              }));
         return blocks;
     }
     const std::size_t page = memory->page_bytes();

@@ -35,6 +35,7 @@ struct NvshmemParts {
 /// Starts NVSHMEM in this process, or joins it when the program has started it (by MPI or PMI, say)
 /// with the same ranks. Collective. Throws the same Error on all ranks: kUnsupported without the
 /// library or in a build without it, kEnvironment for versions that differ or a start that failed.
-NvshmemParts open_nvshmem(const FabricOptions& options, int device, const Agree& agree);
+NvshmemParts open_nvshmem(const FabricOptions& options, const std::vector<int>& nodes, int device,
+                          const Agree& agree);
 
 }  // namespace xstage::fabric

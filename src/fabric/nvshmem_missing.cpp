@@ -4,7 +4,7 @@
 
 namespace xstage::fabric {
 
-NvshmemParts open_nvshmem(const FabricOptions&, int, const Agree& agree) {
+NvshmemParts open_nvshmem(const FabricOptions&, const std::vector<int>&, int, const Agree& agree) {
     const char* const missing =
         "xstage was built without NVSHMEM: run ./dev nvshmem and configure again, or set "
         "XSTAGE_NVSHMEM_ROOT";
