@@ -111,7 +111,7 @@ void add_bench_moe(CLI::App& bench, const CLI::App& app) {
                      "experts of a rank: 1 all of the shape's, 2 half of them, 8 an eighth")
         ->delimiter(',')
         ->check(CLI::Range(1, 64));
-    command->add_option("--orders", o->orders, "wave:N, wave:all, alternate, lead:N, ratio; +SLACK")
+    command->add_option("--orders", o->orders, "wave:N, wave:all, alternate, lead:N, ratio; then perhaps +SLACK, /BAND, *2")
         ->delimiter(',');
     command
         ->add_option("--routing", o->routings,
