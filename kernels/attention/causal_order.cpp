@@ -38,9 +38,9 @@ double longest_share(const plan::AttentionGrid& grid, const CausalTiles& tiles, 
 
 std::int32_t causal_group(plan::AttentionGrid grid, const CausalTiles& tiles, int workers,
                           std::int64_t in_l2) {
-    // A head shared by four CTAs is read from memory at a quarter of the rate that they take it,
-    // 0.9 TB/s on H200 together.
-    constexpr int kSharing = 4;
+    // A head shared by three CTAs is read from memory at a third of the rate that they take it, 1.2
+    // TB/s on H200 together.
+    constexpr int kSharing = 3;
     // Beyond this many rounds any group evens out, and looking for the best one takes long.
     constexpr std::int64_t kRounds = 64;
     constexpr std::int32_t kTried = 8;
