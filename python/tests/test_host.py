@@ -280,3 +280,26 @@ def test_more_shapes_than_memory_is_kept_for(ranks):
         return plain.copy()
 
     numpy.testing.assert_allclose(numpy.concatenate(ranks(2, body), 1), expected, **TOLERANCE)
+
+
+@pytest.mark.parametrize("layout", ["batched", "padded", "split"])
+def test_a_kernel_is_lent_no_dimension_that_repeats_but_shared_keys(ranks, layout):
+    """Kernels refuse an output with a stride of 0, also where the dimension has one index."""
+    rows = [6, 6] if layout == "batched" else [7, 5]
+    q, k, v = whole(9, rows)
+    expected, _ = reference.attention(q, k, v)
+    parts = [split(x, rows) for x in (q, k, v)]
+    lent = []  # looked at below: a failure in here would show memory that is gone
+
+    def kernel(q, k, v, *, out, scale):
+        lent.append((q.shape[0], q.strides, k.strides, v.strides, out.strides))
+        out[...] = reference.attention(q, k, v, scale=scale)[0]
+
+    def body(group):
+        context = xstage.Ulysses(group, rows=rows, heads=4, head_dim=8, dtype="float32", attention=kernel, layout=layout)
+        return context.attend(*(p[group.rank].copy() for p in parts)).copy()
+
+    numpy.testing.assert_allclose(numpy.concatenate(ranks(2, body), 1), expected, **TOLERANCE)
+    for batch, of_q, of_k, of_v, of_out in lent:
+        assert 0 not in of_q + of_out
+        assert (of_k[0] == 0) == (of_v[0] == 0) == (batch > 1)
