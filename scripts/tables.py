@@ -323,14 +323,14 @@ def host_bench(name, columns):
     for b in load(ROOT / f"bench/results/host/{name}.json")["benchmarks"]:
         if b.get("aggregate_name") != "median":
             continue
-        run = re.sub(r"/(iterations:\d+|real_time)", "", b["run_name"])
+        run = re.sub(r"/(iterations:\d+|real_time|process_time)", "", b["run_name"])
         cells = (short(b[key] * scale) if key in b else "" for key, scale in columns.values())
         rows.append((f"`{run}`", f"{short(b['real_time'])} {b['time_unit']}", *cells))
     return table(("benchmark", "median", *columns), sorted(rows))
 
 
 def bench_model():
-    return host_bench("bench_model", {"peak MB": ("peak_MB", 1)})
+    return host_bench("bench_model", {"CPU s, all threads": ("cpu_time", 1), "peak MB": ("peak_MB", 1)})
 
 
 def model_recordings():
