@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <map>
+#include <numeric>
 
 #include "core/file.hpp"
 #include "core/json.hpp"
@@ -243,10 +244,22 @@ Node read_node(const std::string& file, const std::string& path) {
         return node_from_profile(read_profile(file).profile, path.empty() ? "st16" : path);
     }
     core::validate(json, "sim_node", file);
+    const auto fail = [&](const std::string& where, const std::string& message) {
+        throw Error(ErrorKind::kBadInput, fmt::format("{}: {}: {}", file, where, message));
+    };
     Node node;
+    if (json.contains("profile")) {
+        const std::string profile = beside(file, json["profile"].get<std::string>());
+        node = node_from_profile(read_profile(profile).profile, path.empty() ? "st16" : path);
+    } else {
+        for (const char* key : {"sms", "link_gbps", "paths"}) {
+            if (!json.contains(key)) fail(fmt::format("/{}", key), "expected it, or a /profile");
+        }
+    }
     take(json, "name", node.name);
     take(json, "sms", node.sms);
     take(json, "groups", node.groups);
+    take(json, "halves", node.halves);
     take(json, "link_gbps", node.link_rate);
     take(json, "ingress_gbps", node.ingress_rate);
     take(json, "ingress_buffer_bytes", node.ingress_buffer);
@@ -255,7 +268,8 @@ Node read_node(const std::string& file, const std::string& path) {
     take(json, "shared_room_bytes", node.shared_room);
     take(json, "shared_cap_bytes", node.shared_cap);
     take(json, "producer_gbps", node.producer_rate);
-    take(json, "arbitration_spread", node.arbitration_spread);
+    take(json, "arbitration_spread", node.favour);
+    take(json, "arbitration_spread", node.disfavour);
     take(json, "local_gbps", node.local_rate);
     take(json, "visible_ns", node.visible_ns);
     take(json, "ack_ns", node.ack_ns);
@@ -263,10 +277,14 @@ Node read_node(const std::string& file, const std::string& path) {
     take(json, "bf16_tflops", node.bf16_tflops);
     take(json, "memory_gbps", node.memory_rate);
     take(json, "gpus_measured", node.gpus_measured);
+    if (std::accumulate(node.halves.begin(), node.halves.end(), 0) != node.group_count() &&
+        !node.halves.empty()) {
+        fail("/halves", fmt::format("expected {} groups in all", node.group_count()));
+    }
+    if (!json.contains("paths")) return node;
     const Json& paths = json["paths"];
     if (paths.empty() || (!path.empty() && !paths.contains(path))) {
-        throw Error(ErrorKind::kBadInput,
-                    fmt::format("{}: /paths: expected the store path '{}'", file, path));
+        fail("/paths", fmt::format("expected the store path '{}'", path));
     }
     const Json& chosen = path.empty() ? paths.begin().value() : paths[path];
     take(chosen, "private_room_bytes", node.private_room);

@@ -39,6 +39,7 @@ RC_GTEST_PROP(Moe, EveryRouteIsStoredOnce, ()) {
     Node node = test::h200_node(false);
     node.sms = *rc::gen::inRange(1, 20);
     node.groups.clear();
+    node.halves.clear();
     node.network_rate = 50;
     const Cluster cluster{node, gpus, per_node};
     const Result result = run(cluster, moe_programs(cluster, moe), {false, 1, 4000});
