@@ -25,6 +25,8 @@ std::string_view role_name(Role role) {
             return "dispatch";
         case Role::kBurst:
             return "burst";
+        case Role::kCopy:
+            return "copy";
     }
     return "";
 }
@@ -216,7 +218,7 @@ void GpuEngine::next_part(int p) {
     flow.issuing = true;
     flow.left = part.bytes;
     flow.rate = std::min(kMaxRate, part.bytes / part.issue_ns);
-    producer.pending.push_back({part.bytes, now_, part.route, part.channel,
+    producer.pending.push_back({part.bytes, now_, part.cost, part.route, part.channel,
                                 producer.part == step.parts, step, producer.span});
     result_.bytes_issued += part.bytes;
     activate(p);
@@ -266,6 +268,7 @@ void GpuEngine::new_front(int p) {
     if (flow.pending == 0) return;
     const Burst& burst = producer.pending[producer.front];
     flow.channel = burst.channel;
+    flow.cost = burst.cost;
     if (!flow.helper) {
         if (producer.since_turn > 0 && producer.since_turn >= node_.turn_bytes) {
             ++producer.turn;

@@ -69,7 +69,7 @@ class GpuEngine {
     enum class Store : std::uint8_t { kFree, kLocal, kIssuing };
 
     struct Burst {  // accepted in part or whole, not yet drained
-        double bytes, drain_start;
+        double bytes, drain_start, cost;
         int route;
         Channel channel;
         bool last;  // of its step
@@ -86,6 +86,7 @@ class GpuEngine {
         double in = 0, out = 0;
         double cap = 0;         ///< drain rate limit of the oldest burst
         double weight = 1;      ///< within the group, for the oldest burst
+        double cost = 1;        ///< link time per byte of the oldest burst
         double front_left = 0;  ///< of the oldest burst, not drained
         int group = 0;
         int pending = 0;  ///< bursts not drained

@@ -22,9 +22,10 @@ void GpuEngine::find_rates() {
 void GpuEngine::fill(std::span<Share> shares, double capacity) {
     double left = capacity, weights = 0;
     for (Share& share : shares) {
-        share.grant = -1;
+        share.grant = capacity == kUnlimited ? kUnlimited : -1;
         if (share.asks) weights += share.weight;
     }
+    if (capacity == kUnlimited) return;
     for (bool changed = true; changed;) {
         changed = false;
         const double level = weights > 0 ? left / weights : 0;
@@ -41,9 +42,9 @@ void GpuEngine::fill(std::span<Share> shares, double capacity) {
     }
 }
 
-/// First among the halves that want to send, then among the groups of a half, then among the
-/// producers of a group. A producer with a backlog wants all it can get, another one what it is
-/// issuing.
+/// Demands and grants are in link time. First among the halves that want to send, then among the
+/// groups of a half, then among the producers of a group. A producer with a backlog wants all it
+/// can get, another one what it is issuing.
 void GpuEngine::share(Channel channel, double capacity) {
     std::fill(groups_.begin(), groups_.end(), Share{0, 1, 0, false});
     std::fill(group_weight_.begin(), group_weight_.end(), 0.0);
@@ -51,14 +52,12 @@ void GpuEngine::share(Channel channel, double capacity) {
         Flow& flow = flows_[static_cast<std::size_t>(p)];
         if (flow.channel != channel) continue;
         const double wanted = flow.queued > 0 ? kUnlimited : flow.rate;
-        flow.out = std::min(wanted, flow.cap);  // the demand, until it is granted
+        flow.out = std::min(wanted, flow.cap) * flow.cost;  // the demand, until it is granted
         Share& group = groups_[static_cast<std::size_t>(flow.group)];
         group.demand += flow.out;
         group.asks = true;
         group_weight_[static_cast<std::size_t>(flow.group)] += flow.weight;
     }
-    if (capacity == kUnlimited) return;
-
     const std::span<Share> groups(groups_);
     std::size_t at = 0;
     for (std::size_t h = 0; h < halves_.size(); ++h) {
@@ -101,6 +100,7 @@ void GpuEngine::share(Channel channel, double capacity) {
         if (flow.channel != channel) continue;
         const auto g = static_cast<std::size_t>(flow.group);
         if (!flow.settled) flow.out = groups_[g].grant / group_weight_[g] * flow.weight;
+        flow.out /= flow.cost;
         flow.settled = false;
     }
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,9 @@ struct Node {
     double link_rate = kUnlimited;     ///< drain rate of a GPU to all its peers together
     double ingress_rate = kUnlimited;  ///< what a GPU takes in from all its peers together
     double ingress_buffer = 256e3;     ///< bytes that the fabric holds before an incast is felt
+    /// Link time per byte of rows stored in step, by the bytes from one row to the next, over that
+    /// of rows one behind the other. Powers of two cost nothing more.
+    std::map<double, double> pitch_cost;
     double network_rate = kUnlimited;  ///< of a GPU to the GPUs of other nodes
     double network_latency_ns = 0;     ///< added to what crosses the network
 
@@ -64,6 +68,11 @@ struct Node {
     /// Issue time of a burst to the own GPU.
     double local_ns(double bytes) const {
         return bytes > 0 ? issue_base_ns + bytes / std::min(issue_rate, local_rate) : 0;
+    }
+    /// 1 for a pitch that was not measured.
+    double cost_of_pitch(double bytes) const {
+        const auto found = pitch_cost.find(bytes);
+        return found == pitch_cost.end() ? 1 : found->second;
     }
     int group_count() const { return groups.empty() ? 1 : static_cast<int>(groups.size()); }
     /// The group of each of `producers` SMs when they are spread over the groups as evenly as the

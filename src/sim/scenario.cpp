@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <numeric>
@@ -53,6 +54,7 @@ class Reader {
         take(json, "layout", out.layout,
              {{"peers", Layout::kPeers},
               {"padded", Layout::kPadded},
+              {"pages", Layout::kPages},
               {"batched", Layout::kBatched}});
         take(json, "order", out.order,
              {{"head_major", plan::TileOrder::kHeadMajor},
@@ -63,6 +65,9 @@ class Reader {
              {{"rank_zero", FirstChunk::kRankZero},
               {"own", FirstChunk::kOwn},
               {"peer", FirstChunk::kPeer}});
+        take(json, "row_pitch_bytes", out.row_pitch);
+        take(json, "page_bytes", out.page_bytes);
+        take(json, "copying_sms", out.copying_sms);
         take(json, "all_remote", out.all_remote);
         take(json, "all_local", out.all_local);
         take(json, "attention_ns", out.attention_ns);
@@ -95,6 +100,7 @@ class Reader {
         take(json, "dispatch", out.dispatch,
              {{"hidden", Dispatch::kHidden}, {"pull", Dispatch::kPull}});
         take(json, "epilogue_apart", out.epilogue_apart);
+        take(json, "copying_sms", out.copying_sms);
         take(json, "tile1_ns", out.tile1_ns);
         take(json, "tile2_ns", out.tile2_ns);
         take(json, "fixed_ns", out.fixed_ns);
@@ -232,6 +238,13 @@ std::vector<std::string> Scenario::assumptions() const {
     if (moe && moe->dispatch == Dispatch::kHidden) {
         out.push_back("all tokens are at their experts when the kernel starts");
     }
+    if (ulysses && std::fmod(std::log2(ulysses->pitch()), 1) != 0 &&
+        node.pitch_cost.count(ulysses->pitch()) == 0) {
+        out.push_back(
+            fmt::format("rows {:.0f} bytes apart take no more of the link than packed ones; the "
+                        "node was not measured with them",
+                        ulysses->pitch()));
+    }
     if (ulysses && ulysses->attention_ns <= 0) {
         out.push_back("attention time is arithmetic at the node's bf16 rate");
     }
@@ -271,6 +284,10 @@ Node read_node(const std::string& file, const std::string& path) {
     take(json, "arbitration_spread", node.favour);
     take(json, "arbitration_spread", node.disfavour);
     take(json, "local_gbps", node.local_rate);
+    if (json.contains("pitches")) {
+        for (const Json& row : json["pitches"])
+            node.pitch_cost[row["bytes"].get<double>()] = row["cost"].get<double>();
+    }
     take(json, "visible_ns", node.visible_ns);
     take(json, "ack_ns", node.ack_ns);
     take(json, "fp8_tflops", node.fp8_tflops);

@@ -112,6 +112,7 @@ class StitchedOrders : public testing::TestWithParam<Stitched> {
             variant = shape;
             variant.layout = Layout::kPeers;
             variant.order = plan::TileOrder::kInterleaved;
+            variant.row_pitch = 16384;
             out.push_back({"alternating", row.alternating, overhead(variant)});
         }
         return out;
