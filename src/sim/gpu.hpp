@@ -95,6 +95,7 @@ class GpuEngine {
         bool settled = false;  ///< of share()
         bool waits = false;    ///< for the shared room
 
+        double load() const { return queued * cost; }
         bool front_partial() const { return issuing && pending == 1; }
     };
 

@@ -105,14 +105,16 @@ void GpuEngine::share(Channel channel, double capacity) {
     }
 }
 
-/// A producer whose room is full issues as fast as it drains. Where it is the shared room that is
-/// full, what the others give back of it goes to those that wait, in equal parts.
+/// Rooms hold bytes at their cost on the link: a pitch that leaves part of the link idle leaves the
+/// buffers of that part idle, too. A producer whose room is full issues as fast as it drains. Where
+/// it is the shared room that is full, what the others give back of it goes to those that wait, in
+/// equal parts.
 void GpuEngine::apply_room() {
     for (Pool& pool : pools_) pool = Pool{};
     for (const int p : active_) {
         const Flow& flow = flows_[static_cast<std::size_t>(p)];
         Pool& pool = pools_[static_cast<std::size_t>(flow.group)];
-        pool.used += std::max(0.0, flow.queued - node_.private_room);
+        pool.used += std::max(0.0, flow.load() - node_.private_room);
         pool.issuers += flow.issuing;
     }
     for (Pool& pool : pools_) pool.full = pool.used > node_.shared_room - kTinyBytes;
@@ -125,15 +127,15 @@ void GpuEngine::apply_room() {
         if (flow.helper) continue;
         const double room = node_.private_room + node_.shared_cap;
         if (issuing && flow.rate > flow.out) {
-            if (flow.queued > room - kTinyBytes) {
+            if (flow.load() > room - kTinyBytes) {
                 flow.in = flow.out;
-            } else if (pool.full && flow.queued > node_.private_room - kTinyBytes) {
+            } else if (pool.full && flow.load() > node_.private_room - kTinyBytes) {
                 flow.waits = true;
                 ++pool.blocked;
             }
         }
-        if (!flow.waits && flow.queued > node_.private_room && flow.out > flow.in) {
-            pool.released += flow.out - flow.in;
+        if (!flow.waits && flow.load() > node_.private_room && flow.out > flow.in) {
+            pool.released += (flow.out - flow.in) * flow.cost;
         }
     }
     queued_ = 0;
@@ -141,10 +143,10 @@ void GpuEngine::apply_room() {
         Flow& flow = flows_[static_cast<std::size_t>(p)];
         Pool& pool = pools_[static_cast<std::size_t>(flow.group)];
         if (flow.waits) {
-            flow.in = std::min(flow.rate, flow.out + pool.released / pool.blocked);
+            flow.in = std::min(flow.rate, flow.out + pool.released / pool.blocked / flow.cost);
         }
-        const double net = flow.in - flow.out;
-        const double over = flow.queued - node_.private_room;
+        const double net = (flow.in - flow.out) * flow.cost;
+        const double over = flow.load() - node_.private_room;
         if (over > 0 || (over > -kTinyBytes && net > 0)) pool.growth += net;
         queued_ += flow.queued;
     }
@@ -162,14 +164,14 @@ double GpuEngine::step_length() const {
         const Flow& flow = flows_[static_cast<std::size_t>(p)];
         const bool issuing = flow.issuing;
         if (issuing && flow.in > 0) reach(flow.left, flow.in);
-        const double net = flow.in - flow.out;
-        const double over = flow.queued - node_.private_room;
+        const double net = (flow.in - flow.out) * flow.cost;
+        const double over = flow.load() - node_.private_room;
         const Pool& pool = pools_[static_cast<std::size_t>(flow.group)];
         if (net > 0 && !flow.helper) {
-            if (flow.queued < room - kTinyBytes) reach(room - flow.queued, net);
+            if (flow.load() < room - kTinyBytes) reach(room - flow.load(), net);
             if (over < -kTinyBytes) reach(-over, net);
         } else if (net < 0) {
-            if (flow.queued > 0) reach(flow.queued, -net);
+            if (flow.queued > 0) reach(flow.load(), -net);
             if (over > kTinyBytes && pool.issuers > 0) reach(over, -net);
         }
         if (!flow.front_partial() && flow.out > 0) reach(flow.front_left, flow.out);

@@ -43,9 +43,11 @@ struct Ulysses {
     bool all_local = false;   ///< a control: no row leaves its GPU
     /// Kernel time with local stores; 0: from the arithmetic at the node's bf16 rate.
     double attention_ns = 0;
+    /// Standard deviation of the tiles' times, relative: tiles of one wave do not end together.
+    double tile_spread = 0.002;
     /// How long the next tile may compute before this tile's stores must have been accepted; a
-    /// negative value: one step of the inner loop, after which the kernel needs the shared memory
-    /// that the stores read from.
+    /// negative value: half a step of the inner loop, after which the kernel needs the shared
+    /// memory that the stores read from.
     double free_ns = -1;
 
     /// Rows of one page where pages take turns.

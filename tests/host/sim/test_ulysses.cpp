@@ -131,23 +131,28 @@ const Stitched kBatched[] = {
     {20, 16384, 4207, 1.002, 1.002, 0, 1.002}};
 
 TEST_P(StitchedOrders, OverheadWithinTwoPointsFromS4096On) {
-    const bool beyond_the_model =
-        GetParam().alternating == 0 && GetParam().heads == 12 && GetParam().sequence < 8192;
     for (const Pair& pair : pairs()) {
-        printf("%-12s measured %.3f predicted %.3f\n", pair.name, pair.measured, pair.predicted);
+        RecordProperty(pair.name, std::to_string(pair.predicted));
         if (GetParam().sequence < 4096) continue;
-        // docs/simulator.md: a run of remote tiles over the first waves costs up to the whole drain
-        // of a wave in two batched rows, which the rooms of the model do not explain.
-        EXPECT_NEAR(pair.predicted, pair.measured, beyond_the_model ? 0.045 : 0.020) << pair.name;
+        EXPECT_NEAR(pair.predicted, pair.measured, 0.020) << pair.name;
     }
 }
+
+// The control beside these measurements, the same kernel with all rows local under two batch
+// indices, should be 1.000 and was 0.989 to 1.005: orders closer than that were not told apart.
+constexpr double kNoise = 0.0111;
 
 TEST_P(StitchedOrders, RankingWhereTheMeasurementTellsOrdersApart) {
     const std::vector<Pair> all = pairs();
     for (const Pair& a : all) {
         for (const Pair& b : all) {
-            if (a.measured < b.measured - 0.035) {
+            if (a.measured < b.measured - kNoise) {
                 EXPECT_LT(a.predicted, b.predicted) << a.name << " and " << b.name;
+            } else if (a.measured < b.measured && a.predicted > b.predicted) {
+                // What is not told apart by the measurement must be close here, too.
+                EXPECT_LT(a.predicted - b.predicted, kNoise) << a.name << " and " << b.name;
+                printf("close: %s %.3f %.3f, %s %.3f %.3f\n", a.name, a.measured, a.predicted,
+                       b.name, b.measured, b.predicted);
             }
         }
     }
