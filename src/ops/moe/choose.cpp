@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <vector>
 
+#include "plan/advisor.hpp"
 #include "xstage/moe/plan.hpp"
 
 namespace xstage::moe {
@@ -32,9 +34,14 @@ plan::MoeOrder choose_order(const Problem& p) {
     const double first = 2 * second;
     const double away = 1.0 - 1.0 / p.ranks;
     const double store = away * 2.0 * p.hidden / kLinkBytes;
-    const double in_waves = first + std::max(second, store);
     const double costs = p.type == Type::kFp8 ? kInterleavingCostsFp8 : kInterleavingCostsBf16;
-    if (std::max(first + second, store) * costs >= in_waves) return waves;
+    // Of a whole layer the room holds next to nothing: all of a row's bytes count.
+    const plan::StoreLimits limits{kLinkBytes, 0, 0};
+    const double bytes = store * kLinkBytes;
+    const std::vector<plan::Candidate> candidates = {
+        {"wave", {{"Linear-1", first, 0}, {"Linear-2", second, bytes}}},
+        {"alternate", {{"mixed", std::max(first + second, store) * costs, 0}}}};
+    if (plan::advise(candidates, 0, limits, nullptr, 0, 0).choice == 0) return waves;
     const double rows = static_cast<double>(p.max_tokens) * p.top_k;
     const double weights = 3.0 * p.local_experts() * p.hidden * p.intermediate * p.element_bytes();
     if (rows * (first + second) < kArithmeticOverWeights * weights / kMemoryBytes) return waves;
