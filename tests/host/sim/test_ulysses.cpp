@@ -26,12 +26,12 @@ RC_GTEST_PROP(Ulysses, EveryRowGoesToItsOwner, ()) {
     shape.layout =
         *rc::gen::element(Layout::kPeers, Layout::kPadded, Layout::kPages, Layout::kBatched);
     shape.copying_sms = *rc::gen::element(0, 0, 5);
-    shape.page_bytes = *rc::gen::element(65536.0, 2097152.0);
+    shape.page_bytes = shape.pitch() * *rc::gen::element(128, 256, 512);
     shape.first = *rc::gen::element(FirstChunk::kRankZero, FirstChunk::kOwn, FirstChunk::kPeer);
     shape.order = *rc::gen::element(plan::TileOrder::kHeadMajor, plan::TileOrder::kInterleaved,
                                     plan::TileOrder::kRotated, plan::TileOrder::kRemoteFirst);
     shape.attention_ns = 1e5;
-    // Chunks of at least two tiles: no tile then has rows of three owners.
+    // Chunks of at least two tiles and pages of one: no tile then has rows of three owners.
     RC_PRE(shape.sequence >= 256 * gpus);
     const Cluster cluster{test::h200_node(true), gpus, 0};
     const Result result = run(cluster, ulysses_programs(cluster, shape), {false, 1, 4000});
@@ -232,7 +232,7 @@ TEST(Split, ComputingSmsDoNotWaitForTheLink) {
         EXPECT_NEAR(rank.bytes_drained, bytes, 1);
         ASSERT_EQ(rank.producers.size(), 132u);
         for (int p = 0; p < 132 - copying; ++p)
-            EXPECT_EQ(rank.producers[static_cast<std::size_t>(p)].stall_ns, 0);
+            EXPECT_LT(rank.producers[static_cast<std::size_t>(p)].stall_ns, 1e-6);
         for (int p = 132 - copying; p < 132; ++p)
             EXPECT_EQ(rank.producers[static_cast<std::size_t>(p)].busy_ns, 0);
         const double rate = std::min(copying * cluster.node.producer_rate, cluster.node.link_rate);
