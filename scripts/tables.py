@@ -26,13 +26,24 @@ def number(value):
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def parameters():
+def parameter_rows(wanted):
     rows = []
     for e in load(NODE / "profile.json")["profile"]["parameters"]:
+        if not wanted(e):
+            continue
         value = "not identified" if e["value"] is None else number(e["value"])
         interval = f"{number(e['low'])} to {number(e['high'])}" if e["low"] is not None else ""
         rows.append((f"`{e['name']}`", value, interval, e["unit"], e["meaning"]))
     return table(("parameter", "value", "95% interval", "unit", "meaning"), rows)
+
+
+def parameters():
+    """Those that the recording identified, of the node and of the two paths that kernels use most."""
+    return parameter_rows(lambda e: e["value"] is not None and e["name"].split(".")[0] in (e["name"], "st16", "bulk"))
+
+
+def all_parameters():
+    return parameter_rows(lambda e: True)
 
 
 def held_out():
@@ -42,7 +53,7 @@ def held_out():
     rows = [
         (line["what"], line["path"] or "all", line["statistic"], line["rows"], share(line, "median"), share(line, "p90"),
          share(line, "simple_median"), share(line, "simple_p90"))
-        for line in load(NODE / "profile.json")["profile"]["held_out"] if line["producers"] == 0
+        for line in load(NODE / "profile.json")["profile"]["held_out"] if line["producers"] == 0 and line["path"] in ("", "st16", "bulk")
     ]
     return table(("rows", "path", "SM", "n", "median error", "90th percentile", "three parameters: median", "90th"), rows)
 
@@ -236,6 +247,20 @@ def gains(documents, key):
     return rows
 
 
+def moe_few_tokens():
+    """Weights of the experts that were hit, over the best order's time, against a plain copy's 4.38 TB/s."""
+    by = {}
+    for r in load("bench/results/h200/moe.json")["rows"]:
+        if r["tokens"] == 128:
+            weights = 3 * r["hidden"] * r["intermediate"] * (1 if r["type"] == "fp8" else 2) * r["experts_hit"]
+            us = min(v["us"] for v in r["orders"].values())
+            by.setdefault(r["shape"], {})[r["type"], r["slice"]] = \
+                f"{us:,.0f} us, {weights / 1e9:.1f} GB ({weights / us / 1e6 / 4.38:.0%})"
+    kinds = [("fp8", 2), ("fp8", 8), ("bf16", 2), ("bf16", 8)]
+    return table(("shape", *(f"{kind}, 1/{slice_} of the experts" for kind, slice_ in kinds)),
+                 [(shape, *(cells[kind] for kind in kinds)) for shape, cells in by.items()])
+
+
 def moe_orders():
     rows = load("bench/results/h200/moe.json")["rows"]
     return table(("type", "on the GPU", "n", "geometric mean", "least", "most"),
@@ -320,8 +345,8 @@ def bench_sim():
     return host_bench("bench_sim", {"events": ("events", 1), "ns per event": ("s_per_event", 1e9), "peak MiB": ("peak_rss_MiB", 1)})
 
 
-TABLES = {f.__name__: f for f in (parameters, held_out, held_out_by_sms, rates, litmus, fabric, attention, sparse, bench_model, model_recordings, bench_sim,
-                              ulysses_p2, ulysses_p4, attention_error, ulysses_fa3, ulysses_own, ulysses_kernels, ulysses_exchange, moe, moe_orders, moe_predicted, moe_spans, python_overhead)}
+TABLES = {f.__name__: f for f in (parameters, all_parameters, held_out, held_out_by_sms, rates, litmus, fabric, attention, sparse, bench_model, model_recordings, bench_sim,
+                              ulysses_p2, ulysses_p4, attention_error, ulysses_fa3, ulysses_own, ulysses_kernels, ulysses_exchange, moe, moe_few_tokens, moe_orders, moe_predicted, moe_spans, python_overhead)}
 
 
 def main():

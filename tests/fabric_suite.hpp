@@ -83,16 +83,30 @@ class HostOps final : public Ops {
     }
 };
 
+/// A rank's row in any rank's buffer: stored there, or put from `outgoing` where that is on another
+/// node.
+inline void place(Ops& ops, SymmetricBuffer& buffer, SymmetricBuffer& outgoing, int from, int to,
+                  std::size_t offset, std::size_t words, std::uint64_t seed) {
+    const std::size_t bytes = words * 4;
+    if (void* const there = buffer.at(to)) {
+        ops.store(from, static_cast<std::byte*>(there) + offset, bytes, 1, words, seed, 0);
+        return;
+    }
+    const std::size_t slot = bytes * static_cast<std::size_t>(to);
+    ops.store(from, static_cast<std::byte*>(outgoing.at(from)) + slot, bytes, 1, words, seed, 0);
+    buffer.put(from, to, offset, outgoing, slot, bytes, ops.streams());
+}
+
 /// Every rank stores a part of every other's buffer; growing keeps what is there.
 inline void symmetric_buffer(Fabric& fabric, Ops& ops) {
     const int world = fabric.world();
     const std::size_t part = 4096;
     const std::size_t words = part / 4;
     SymmetricBuffer buffer(fabric, part * world, DType::kF32, 4 * fabric.page_bytes());
+    SymmetricBuffer outgoing(fabric, part * world);
     for (int r : fabric.local_ranks())
         for (int p = 0; p < world; ++p)
-            ops.store(r, static_cast<std::byte*>(buffer.at(p)) + part * r, part, 1, words,
-                      r * 100 + p, 0);
+            place(ops, buffer, outgoing, r, p, part * r, words, r * 100 + p);
     fabric.barrier(ops.streams());
     auto verify = [&] {
         for (int r : fabric.local_ranks())
@@ -104,9 +118,9 @@ inline void symmetric_buffer(Fabric& fabric, Ops& ops) {
     fabric.barrier(ops.streams());
     fabric.synchronize(ops.streams());
 
-    void* const before = buffer.at(0);
+    void* const before = buffer.at(fabric.local_ranks().front());
     buffer.grow(3 * fabric.page_bytes());
-    SUITE_REQUIRE(buffer.at(0) == before);
+    SUITE_REQUIRE(buffer.at(fabric.local_ranks().front()) == before);
     verify();
     buffer.grow(9 * fabric.page_bytes());
     SUITE_REQUIRE(buffer.bytes() == 9 * fabric.page_bytes());
@@ -115,8 +129,7 @@ inline void symmetric_buffer(Fabric& fabric, Ops& ops) {
     const std::size_t tail = 9 * fabric.page_bytes() - part * world;
     for (int r : fabric.local_ranks())
         for (int p = 0; p < world; ++p)
-            ops.store(r, static_cast<std::byte*>(buffer.at(p)) + tail + part * r, part, 1, words,
-                      r * 7 + p, 0);
+            place(ops, buffer, outgoing, r, p, tail + part * r, words, r * 7 + p);
     fabric.barrier(ops.streams());
     for (int r : fabric.local_ranks())
         for (int p = 0; p < world; ++p)
@@ -208,6 +221,28 @@ inline void stitched_tensor(Fabric& fabric, Ops& ops) {
     }
 }
 
+/// put() between every pair of ranks, whether or not they share a node.
+inline void puts(Fabric& fabric, Ops& ops) {
+    const int world = fabric.world();
+    const std::size_t part = std::size_t{3} << 18;  // several blocks of a kernel's worth
+    SymmetricBuffer inbox(fabric, part * world), outbox(fabric, part * world);
+    for (int round = 0; round < 2; ++round) {
+        for (int r : fabric.local_ranks())
+            for (int p = 0; p < world; ++p) {
+                ops.store(r, static_cast<std::byte*>(outbox.at(r)) + part * p, part, 1, part / 4,
+                          round * 1000 + r * 16 + p, 0);
+                inbox.put(r, p, part * r, outbox, part * p, part, ops.streams());
+            }
+        fabric.barrier(ops.streams());
+        for (int r : fabric.local_ranks())
+            for (int p = 0; p < world; ++p)
+                SUITE_REQUIRE(ops.differing(r, static_cast<std::byte*>(inbox.at(r)) + part * p,
+                                            part, 1, part / 4, round * 1000 + p * 16 + r, 0) == 0);
+        fabric.barrier(ops.streams());
+    }
+    fabric.synchronize(ops.streams());
+}
+
 /// Calls that nobody finished must not reach into the next tensor on the same channels.
 inline void abandoned_calls(Fabric& fabric, Ops& ops) {
     StitchedOptions options;
@@ -250,14 +285,13 @@ inline void local_alias(Fabric& fabric, Ops& ops) {
 /// Barriers with random delays: what a rank stored before one is there after it.
 inline void barriers(Fabric& fabric, Ops& ops, int count) {
     const int world = fabric.world();
-    SymmetricBuffer words(fabric, 128 * kMaxRanks);
+    SymmetricBuffer words(fabric, 128 * kMaxRanks), outgoing(fabric, 4 * kMaxRanks);
     std::mt19937 random(fabric.local_ranks().front() * 77 + 5);
     for (int i = 0; i < count; ++i) {
         if (random() % 16 == 0) ops.delay(fabric.local_ranks().front(), random() % 100);
         for (int r : fabric.local_ranks())
             for (int p = 0; p < world; ++p)
-                ops.store(r, static_cast<std::byte*>(words.at(p)) + 128 * r, 128, 1, 1, i * 64 + r,
-                          0);
+                place(ops, words, outgoing, r, p, 128 * r, 1, i * 64 + r);
         fabric.barrier(ops.streams());
         // Looking costs a copy on a GPU: every so often is enough there, the barriers all run.
         const bool look = count <= 1000 || i % 64 == 0 || i + 1 == count;

@@ -127,9 +127,12 @@ inline double distance(const std::vector<std::vector<double>>& a,
 /// Orders that differ in everything an order can differ in.
 inline std::vector<plan::MoeOrder> all_orders() {
     std::vector<plan::MoeOrder> orders;
-    for (const char* name : {"wave:all", "wave:1", "wave:2", "wave:4", "wave:8", "alternate",
-                             "alternate+264", "lead:1", "lead:3", "lead:16", "ratio", "ratio+264",
-                             "wave:all/16", "wave:2/3", "lead:3/2", "lead:16/16", "ratio/4"})
+    for (const char* name :
+         {"wave:all",   "wave:1",        "wave:2",      "wave:4",     "wave:8",
+          "alternate",  "alternate+264", "lead:1",      "lead:3",     "lead:16",
+          "ratio",      "ratio+264",     "wave:all/16", "wave:2/3",   "lead:3/2",
+          "lead:16/16", "ratio/4",       "wave:all*2",  "wave:2/3*2", "alternate+132/16*2",
+          "lead:3*2"})
         orders.push_back(parse_order(name));
     return orders;
 }

@@ -16,9 +16,10 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 ORDERS = {"wave:4": {"order": "wave", "wave": 4}, "wave:8": {"order": "wave", "wave": 8},
-          "wave:all": {"order": "wave", "wave": 0}, "alternate+264/16": {"order": "alternate", "slack": 264}}
+          "wave:all": {"order": "wave", "wave": 0}, "wave:all*2": {"order": "wave", "wave": 0},
+          "alternate+264/16": {"order": "alternate", "slack": 264}, "alternate+132/8*2": {"order": "alternate", "slack": 264}}
 WAVES = [name for name in ORDERS if name.startswith("wave")]
-INTERLEAVED = "alternate+264/16"
+INTERLEAVED = {"fp8": "alternate+264/16", "bf16": "alternate+132/8*2"}
 TILE, SMS, GPUS = 256, 132, 2
 
 
@@ -62,10 +63,12 @@ def simulate(xstage, row, order, us, routing):
 
 def predict(xstage, row, routing):
     measured = row["orders"]
-    us = {name: simulate(xstage, row, name, measured[name]["us"], routing) for name in ORDERS if name in measured}
+    interleaved = INTERLEAVED[row["type"]]
+    us = {name: simulate(xstage, row, name, measured[name]["us"], routing)
+          for name in (*WAVES, interleaved) if name in measured}
     wave = min((name for name in WAVES if name in us), key=us.get)
     out = {k: row[k] for k in ("shape", "type", "local_experts", "slice", "top_k", "tokens")}
-    for label, name in (("best_wave", wave), ("interleaved", INTERLEAVED)):
+    for label, name in (("best_wave", wave), ("interleaved", interleaved)):
         ends = [simulate(xstage, row, name, measured[name][e], routing) for e in ("us_least", "us_most")]
         out[label] = {"order": name, "us": us[name], "interval_us": ends, "one_gpu_us": measured[name]["us"]}
     a, b = out["best_wave"], out["interleaved"]

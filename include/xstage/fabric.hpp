@@ -12,6 +12,7 @@
 
 #include "xstage/fabric/layout.hpp"
 #include "xstage/fabric/signals.hpp"
+#include "xstage/plan/puts.hpp"
 
 namespace xstage::device {
 struct FabricGroup;
@@ -23,7 +24,7 @@ enum class Backend {
     kHost,     ///< ranks are threads or processes; memory is memfd
     kLocal,    ///< ranks are virtual, all in this process, on the GPUs there are
     kProcess,  ///< one process per rank on one node, one GPU each (several may share one)
-    kNvshmem,  ///< several nodes; not built yet
+    kNvshmem,  ///< one process per rank on one or several nodes, by NVSHMEM (docs/multi-node.md)
 };
 
 /// How an allocation is handed to another process.
@@ -36,10 +37,12 @@ struct FabricOptions {
     Backend backend = Backend::kHost;
     int world = 1;
     int rank = 0;  ///< host and process: which rank this thread or process is
-    /// host and process: the same on all ranks and unlike that of any other live group. A name that
-    /// begins with '/' is a path for sockets, for ranks in different network namespaces.
+    /// All but local: the same on all ranks and unlike that of any other live group. A name that
+    /// begins with '/' is a path for sockets, for ranks in different network namespaces;
+    /// "tcp://host:port" is where rank 0 listens, for ranks on several machines.
     std::string name;
-    /// CUDA devices: local, one per rank; process, this rank's. Empty: rank modulo device count.
+    /// CUDA devices: local, one per rank; process and nvshmem, this rank's. Empty: the rank (on its
+    /// machine, where the ranks met over TCP) modulo device count.
     std::vector<int> devices;
     std::chrono::milliseconds setup_timeout{30000};  ///< for every collective host call
     std::chrono::milliseconds wait_timeout{30000};   ///< for every wait on a signal
@@ -50,6 +53,11 @@ struct FabricOptions {
     bool trap_on_timeout = false;
     /// When a rank lacks what the backend needs, all ranks fall back to `host` together.
     bool allow_fallback = false;
+    /// host and nvshmem: the node of this rank. Ranks of different nodes reach each other by puts
+    /// alone, even where they share a machine. Negative, and the same on all ranks: their machines.
+    int node = -1;
+    plan::PutCosts puts;              ///< of the network between nodes; sizes the chunks
+    std::size_t put_chunk_bytes = 0;  ///< 0: sized by `puts`
     std::size_t host_page_bytes = std::size_t{2} << 20;  ///< the page that `host` emulates
 };
 
@@ -93,6 +101,8 @@ class Fabric {
     HandleType handle_type() const;
     /// What each rank's memory is on: a GPU's UUID, or "host".
     const std::vector<std::string>& device_ids() const;
+    /// The node of each rank: 0, 1, ... in the order in which the ranks first name them.
+    const std::vector<int>& nodes() const;
 
     /// All ranks of the group, on their streams: what a rank stored before is visible to all after.
     void barrier(const Streams& streams = {});
@@ -119,7 +129,8 @@ class Fabric {
     std::unique_ptr<Impl> impl_;
 };
 
-/// The same number of bytes on every rank, all visible to all. Collective.
+/// The same number of bytes on every rank, all visible to all of a node; put() reaches the others.
+/// Collective.
 class SymmetricBuffer {
   public:
     /// `reserve_bytes` of address space are kept, so that growing within it moves nothing.
@@ -130,8 +141,13 @@ class SymmetricBuffer {
     SymmetricBuffer& operator=(const SymmetricBuffer&) = delete;
 
     std::size_t bytes() const;
-    /// Memory of that rank, as this process addresses it.
+    /// Memory of that rank, as this process addresses it; null for a rank of another node.
     void* at(int rank) const;
+    /// Copies from this process's rank `from` to any rank's buffer, on the stream: `bytes` at
+    /// `source_offset` of `source` to `offset` here. There after the next barrier; the source may
+    /// be changed after it too. Throws Error (kBadInput) for what lies outside of either.
+    void put(int from, int to, std::size_t offset, const SymmetricBuffer& source,
+             std::size_t source_offset, std::size_t bytes, const Streams& streams = {});
     /// Collective. Contents stay; addresses too while the reserve lasts. No kernel may be using the
     /// buffer when it has to move.
     void grow(std::size_t bytes);
@@ -150,12 +166,15 @@ struct StitchedOptions {
     DType dtype = DType::kBf16;
     std::int64_t tile_rows = 128;
     std::vector<int> rank_order;
+    /// The bytes of a row that each rank stores, which decide what crosses to other nodes; where
+    /// all ranks are on one node nothing asks. Empty: equal parts in the order of the ranks.
+    std::vector<plan::RowPart> parts;
     int buffers = 2;  ///< one works, at the price of waiting for the peers' readers in every call
 };
 
 /// One contiguous range per buffer whose chunks live on the ranks that own them: a kernel's
-/// ordinary stores to `range` land on the peers, and `receive` is where theirs land here.
-/// Collective.
+/// ordinary stores to `range` land on the peers, and `receive` is where theirs land here. Chunks of
+/// ranks on other nodes are local memory, and publish sends them on. Collective.
 ///
 /// One call, in stream order: begin, kernels that store into range(buffer), publish, acquire,
 /// kernels that read receive(buffer). The readers own the buffer until this rank's next begin on

@@ -22,6 +22,14 @@ __device__ __forceinline__ Unit scaled(Unit unit, float factor) {
     return unit;
 }
 
+/// Takes the fastest of the dimensions left in `rest`, of extent n, away from it.
+__device__ __forceinline__ std::int64_t split(std::int64_t& rest, std::int64_t n) {
+    const std::int64_t whole = quotient(rest, n);
+    const std::int64_t index = rest - whole * n;
+    rest = whole;
+    return index;
+}
+
 template <class Unit, class T>
 __global__ void __launch_bounds__(kThreads) scatter_units(const __grid_constant__ RowScatter s) {
     const int p = static_cast<int>((s.first + blockIdx.y) % s.world);
@@ -32,24 +40,10 @@ __global__ void __launch_bounds__(kThreads) scatter_units(const __grid_constant_
     const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
     for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < total; i += step) {
         std::int64_t rest = i;
-        std::int64_t unit = 0;
-        std::int64_t row = 0;
-        std::int64_t head = 0;
-        if (s.rows_inside) {
-            row = rest % rows;
-            rest /= rows;
-            unit = rest % units;
-            rest /= units;
-            head = rest % s.heads;
-            rest /= s.heads;
-        } else {
-            unit = rest % units;
-            rest /= units;
-            head = rest % s.heads;
-            rest /= s.heads;
-            row = rest % rows;
-            rest /= rows;
-        }
+        const std::int64_t inner_row = s.rows_inside ? split(rest, rows) : 0;
+        const std::int64_t unit = split(rest, units);
+        const std::int64_t head = split(rest, s.heads);
+        const std::int64_t row = s.rows_inside ? inner_row : split(rest, rows);
         const std::byte* from = s.from + rest * s.from_batch +
                                 axis_row(s.from_map, p, row) * s.from_row + head * s.from_head +
                                 unit * static_cast<int>(sizeof(Unit));

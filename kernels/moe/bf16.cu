@@ -2,6 +2,6 @@
 
 namespace xstage::moe::kernels {
 
-const Entry kBf16 = entry<Config<Type::kBf16, false>>();
+const Entry kBf16 = entry<Config<Type::kBf16, false, 1>>();
 
 }  // namespace xstage::moe::kernels

@@ -2,6 +2,6 @@
 
 namespace xstage::moe::kernels {
 
-const Entry kBf16Stamped = entry<Config<Type::kBf16, true>>();
+const Entry kBf16Stamped = entry<Config<Type::kBf16, true, 1>>();
 
 }  // namespace xstage::moe::kernels

@@ -33,10 +33,11 @@ inline constexpr int kHalfBytes = kHalfColumns * kStageBytes;
 inline constexpr int kBarrierGroup = 1;  ///< + math group
 inline constexpr int kBarrierMeet = 3;
 
-template <Type kType_, bool kStamped_>
+template <Type kType_, bool kStamped_, int kCtas_>
 struct Config {
     static constexpr Type kType = kType_;
     static constexpr bool kStamped = kStamped_;  ///< Linear-2's stores
+    static constexpr int kCtas = kCtas_;         ///< of a cluster, plan::MoeOrder::ctas
     static constexpr bool kScaled = kType == Type::kFp8;
     static constexpr int kElementBytes = kScaled ? 1 : 2;
     static constexpr int kDepth = kStageBytes / kElementBytes;  ///< summed elements of a stage
@@ -48,10 +49,10 @@ struct Task {
     std::int32_t slot;  ///< of the pools
     std::int32_t n;
     std::int32_t expert;  ///< held
-    std::int32_t rows;    ///< of the block that hold a token
+    std::int32_t rows;    ///< of the block that hold a token; 0: only the cluster's other CTA works
 
     /// Math groups that have rows.
-    __host__ __device__ int groups() const { return rows > kGroupRows ? 2 : 1; }
+    __host__ __device__ int groups() const { return (rows + kGroupRows - 1) / kGroupRows; }
 };
 
 /// What a stamping warp has no registers for.
@@ -71,6 +72,7 @@ struct alignas(1024) SharedStorage {
     std::uint64_t task_full[kTaskSlots], task_empty[kTaskSlots];
     Task task[kTaskSlots];
     alignas(8) unsigned char place[32];  ///< RankPlace
+    std::uint32_t broken;                ///< the cluster goes by what its first CTA saw
 };
 
 /// Lies over the stages until the first of them is filled.

@@ -25,6 +25,19 @@ __device__ __forceinline__ int expert_of(const std::int32_t* row_begin, int expe
     return low;
 }
 
+/// The same by a whole warp, whose lanes look at all experts side by side.
+__device__ __forceinline__ int expert_of_warp(const std::int32_t* row_begin, int experts,
+                                              std::int32_t block) {
+    int upto = 0;
+#pragma unroll 4
+    for (int first = 0; first < experts; first += 32) {
+        const int e = first + device::lane_id_again();
+        const bool not_after = e < experts && __ldcg(row_begin + e) <= block;
+        upto += __popc(__ballot_sync(0xffffffffU, not_after));
+    }
+    return upto - 1;
+}
+
 __device__ __forceinline__ std::int32_t rows_of_block(const Rank& me, int expert,
                                                       std::int32_t block) {
     const std::int32_t before =
@@ -120,7 +133,7 @@ struct Dispatch {
     __device__ __forceinline__ void pull(std::int32_t block, std::int32_t first, int most) const {
         const KernelParams& p = me.p;
         const auto* row_begin = me.at<std::int32_t>(p.at.row_begin);
-        const int expert = expert_of(row_begin, p.held_experts, block);
+        const int expert = expert_of_warp(row_begin, p.held_experts, block);
         const std::int32_t rows = min(most, rows_of_block(me, expert, block) - first);
         if (rows <= 0) return;
         const std::int32_t slot = block % p.at.ring_blocks;

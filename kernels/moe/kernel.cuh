@@ -30,27 +30,33 @@ __global__ void __launch_bounds__(kThreads, 1) moe_kernel(const __grid_constant_
     SharedStorage& shared = storage(raw);
     RankPlace& place = place_in(shared);
     if (threadIdx.x == 0) {
-        init_barriers(shared);
+        init_barriers<C>(shared);
         find_place(p, place);
         if constexpr (C::kStamped)
             for (BurstMark& burst : shared.burst) burst.before = 0;
     }
     __syncthreads();
     const Rank me{p, place};
-    route(me, *reinterpret_cast<RouteScratch*>(&shared));
+    route<C::kCtas>(me, *reinterpret_cast<RouteScratch*>(&shared));
     device::fence_proxy_async_shared();  // the copy engine writes next where routes were sorted
-    __syncthreads();
+    bool broken = me.broken();
+    if constexpr (C::kCtas > 1) {
+        if (threadIdx.x == 0) shared.broken = broken ? 1 : 0;
+        device::cluster_sync();
+        broken = device::ld_shared_u32_of(&shared.broken, 0) != 0;
+    } else {
+        __syncthreads();
+    }
 
     // Broadcast, so that the compiler sees one value per warp.
     const int warp = __shfl_sync(0xffffffffU, static_cast<int>(threadIdx.x) / 32, 0);
-    const bool broken = me.broken();
     if (warp < 4) {
         device::set_max_registers_less<kFeederRegisters>();
         if (broken) return;
         if (warp == 0) {
             if (threadIdx.x % 32 == 0) Feeder<C>{me, shared, {}}.run();
         } else if (warp == 1) {
-            if (threadIdx.x % 32 == 0) claim_tasks(me, shared);
+            if (threadIdx.x % 32 == 0) claim_tasks<C>(me, shared);
         } else {
             Dispatch<C>{me}.run(warp - 2);
         }

@@ -14,14 +14,17 @@ namespace xstage::moe::kernels {
 namespace {
 
 const Entry& entry_of(const Variant& variant) {
-    if (variant.type == Type::kFp8) return variant.stamped ? kFp8Stamped : kFp8;
-    return variant.stamped ? kBf16Stamped : kBf16;
+    static const Entry* const kEntries[2][2][2] = {
+        {{&kBf16, &kBf16Stamped}, {&kBf16Pairs, &kBf16PairsStamped}},
+        {{&kFp8, &kFp8Stamped}, {&kFp8Pairs, &kFp8PairsStamped}}};
+    return *kEntries[variant.type == Type::kFp8 ? 1 : 0][variant.ctas == 2 ? 1 : 0]
+                    [variant.stamped ? 1 : 0];
 }
 
 }  // namespace
 
-cudaError_t preload(const Variant& variant, int* ctas_per_processor) {
-    return entry_of(variant).prepare(ctas_per_processor);
+cudaError_t preload(const Variant& variant, int* resident_ctas) {
+    return entry_of(variant).prepare(resident_ctas);
 }
 
 cudaError_t launch(const Variant& variant, const KernelParams& p, int ranks, cudaStream_t stream) {

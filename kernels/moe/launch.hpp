@@ -9,14 +9,15 @@ namespace xstage::moe::kernels {
 /// Which kernel.
 struct Variant {
     Type type;
-    bool stamped;  ///< writes stamps of Linear-2's stores
+    bool stamped;       ///< writes stamps of Linear-2's stores
+    std::int32_t ctas;  ///< plan::MoeOrder::ctas
 };
 
-/// One cooperative launch for `ranks` ranks of p.blocks CTAs each.
+/// One cooperative launch for `ranks` ranks of p.blocks CTAs each, a multiple of Variant::ctas.
 cudaError_t launch(const Variant& variant, const KernelParams& p, int ranks, cudaStream_t stream);
 
-/// Loads the kernel now and says how many CTAs an SM of the current device holds.
-cudaError_t preload(const Variant& variant, int* ctas_per_processor);
+/// Loads the kernel now and says how many CTAs the current device holds at a time.
+cudaError_t preload(const Variant& variant, int* resident_ctas);
 
 /// Rows of 128 bytes for one stage: `rows` of `columns` elements, boxes of `box_rows`. Throws Error
 /// (kBadInput) when the driver refuses.

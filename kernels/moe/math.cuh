@@ -30,7 +30,13 @@ struct MathGroup {
     /// Each warp for itself: one that lags must neither find its operands overwritten nor miss a
     /// whole round of the barrier.
     __device__ __forceinline__ void release(int slot) const {
-        if (lane() == 0) device::mbarrier_arrive(&shared.empty[slot]);
+        if constexpr (C::kCtas > 1) {
+            // Both CTAs' feeders write to both CTAs' stages.
+            const auto cta = static_cast<std::uint32_t>(lane());
+            if (cta < C::kCtas) device::mbarrier_arrive_of(&shared.empty[slot], cta);
+        } else {
+            if (lane() == 0) device::mbarrier_arrive(&shared.empty[slot]);
+        }
     }
 
     /// None of the group's rows holds a token: the stages pass by.
@@ -73,15 +79,21 @@ struct MathGroup {
 #pragma unroll
         for (int i = 0; i < 128; ++i) sums[i] = 0;
         const int row = group * kGroupRows + warp * 16 + lane() / 4;
-        float next0 = __ldg(scales);
-        float next1 = __ldg(scales + other);
+        // 16 stages' scales at a time, one a lane, and as long before: loaded stage by stage they
+        // are waited for where memory sets the pace.
+        const auto load = [&](int k) {
+            const int at = min(k + lane() % 16, stages - 1);
+            return __ldg(scales + (lane() < 16 ? 0 : other) + at);
+        };
+        float now;
+        float next = load(0);
         for (int k = 0; k < stages; ++k, stage.advance()) {
-            const float weight0 = next0;
-            const float weight1 = next1;
-            if (k + 1 < stages) {  // a stage ahead, so that nobody waits for memory
-                next0 = __ldg(++scales);
-                next1 = __ldg(scales + other);
+            if (k % 16 == 0) {
+                now = next;
+                next = load(k + 16);
             }
+            const float weight0 = __shfl_sync(0xffffffffU, now, k % 16);
+            const float weight1 = __shfl_sync(0xffffffffU, now, 16 + k % 16);
             float part[64];
             await_stage();
             const float rows[2] = {shared.scale[stage.slot()][row],
@@ -121,7 +133,7 @@ struct MathGroup {
 
     __device__ __forceinline__ void run() {
         for (Place<kTaskSlots> place;; place.advance()) {
-            device::mbarrier_wait(&shared.task_full[place.slot()], place.parity());
+            await_task<C>(shared, place);
             const Task& task = shared.task[place.slot()];
             if (task.kind == 0) return;
             if (group >= task.groups()) {
@@ -137,7 +149,7 @@ struct MathGroup {
                 }
             }
             __syncwarp();
-            if (lane() == 0) device::mbarrier_arrive(&shared.task_empty[place.slot()]);
+            if (lane() == 0) let_go_of_task<C>(shared, place);
         }
     }
 };

@@ -46,7 +46,9 @@ __device__ __forceinline__ bool is_routed(const KernelParams& p, std::int32_t ex
     return expert >= 0 && expert < p.experts;
 }
 
-/// The blocks of every held expert, from what the ranks say they send. CTA 0.
+/// The blocks of every held expert, and groups of kCtas of them, from what the ranks say they send.
+/// CTA 0.
+template <int kCtas>
 __device__ __forceinline__ void lay_out_rows(const Rank& me, RouteScratch& scratch) {
     const KernelParams& p = me.p;
     const auto* arrived = me.at<std::int32_t>(p.at.arrived);
@@ -61,12 +63,20 @@ __device__ __forceinline__ void lay_out_rows(const Rank& me, RouteScratch& scrat
         }
         row_count[e] = rows;
         scratch.count[e] = (rows + kTileRows - 1) / kTileRows;
+        if constexpr (kCtas > 1) scratch.first[e] = (scratch.count[e] + kCtas - 1) / kCtas;
     }
     __syncthreads();
     const std::int32_t total = scan_in_place(scratch.count, p.held_experts, scratch.warp_sum);
     for (int e = static_cast<int>(threadIdx.x); e < p.held_experts; e += kThreads)
         row_begin[e] = scratch.count[e];
     if (threadIdx.x == 0) row_begin[p.held_experts] = total;
+    if constexpr (kCtas > 1) {
+        auto* pair_begin = me.at<std::int32_t>(p.at.pair_begin);
+        const std::int32_t pairs = scan_in_place(scratch.first, p.held_experts, scratch.warp_sum);
+        for (int e = static_cast<int>(threadIdx.x); e < p.held_experts; e += kThreads)
+            pair_begin[e] = scratch.first[e];
+        if (threadIdx.x == 0) pair_begin[p.held_experts] = pairs;
+    }
 }
 
 /// One warp runs the fabric's barrier for this rank. False: the group is broken.
@@ -78,6 +88,7 @@ __device__ __forceinline__ void barrier_with_peers(const Rank& me) {
 }
 
 /// All threads of all CTAs. After it row_begin and row_count hold, and peers may be read.
+template <int kCtas>
 __device__ __forceinline__ void route(const Rank& me, RouteScratch& scratch) {
     const KernelParams& p = me.p;
     const int thread = static_cast<int>(threadIdx.x);
@@ -123,7 +134,7 @@ __device__ __forceinline__ void route(const Rank& me, RouteScratch& scratch) {
     meet<kThreads>(me, [&] {
         if (thread < 32) barrier_with_peers(me);
         __syncthreads();
-        if (!me.broken()) lay_out_rows(me, scratch);
+        if (!me.broken()) lay_out_rows<kCtas>(me, scratch);
     });
 }
 

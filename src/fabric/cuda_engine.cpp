@@ -6,9 +6,9 @@
 #include <atomic>
 #include <thread>
 
-#include "../kernels/fabric/signals.cuh"
 #include "fabric/cuda_backend.hpp"
 #include "fabric/cuda_driver.hpp"
+#include "fabric/cuda_kernels.hpp"
 #include "xstage/error.hpp"
 
 namespace xstage::fabric {
@@ -26,8 +26,8 @@ std::uint64_t read_pinned(const std::uint64_t& word) {
 class DeviceRanks {
   public:
     DeviceRanks(const FabricOptions& options, int device, const std::vector<int>& ranks,
-                const Blocks& blocks)
-        : device_(device) {
+                const Blocks& blocks, FabricKernels& kernels)
+        : device_(device), kernels_(kernels) {
         const DeviceScope scope(device);
         for (int p = 0; p < options.world; ++p) group_.block[p] = blocks[p];
         for (std::size_t i = 0; i < ranks.size(); ++i)
@@ -37,7 +37,7 @@ class DeviceRanks {
         group_.timeout_ns = static_cast<std::uint64_t>(
             std::chrono::duration_cast<std::chrono::nanoseconds>(options.wait_timeout).count());
         group_.trap = options.trap_on_timeout;
-        check_runtime(kernels::preload(), "loading the fabric's kernels");
+        check_runtime(kernels_.preload(), "loading the fabric's kernels");
         try {
             allocate();
         } catch (...) {
@@ -62,8 +62,31 @@ class DeviceRanks {
                 }
         const DeviceScope scope(device_);
         check_runtime(
-            kernels::launch(program, group_, call, next, poison, static_cast<cudaStream_t>(stream)),
+            kernels_.launch(program, group_, call, next, poison, static_cast<cudaStream_t>(stream)),
             "launching a fabric kernel");
+    }
+
+    void send(const CallShape& call, const PutTable& table, void* stream) const {
+        const DeviceScope scope(device_);
+        check_runtime(kernels_.send(group_, call, table, static_cast<cudaStream_t>(stream)),
+                      "launching the kernel that sends rows");
+    }
+    void receive(const CallShape& call, const PutTable& table, void* stream) const {
+        const DeviceScope scope(device_);
+        check_runtime(kernels_.receive(group_, call, table, static_cast<cudaStream_t>(stream)),
+                      "launching the kernel that receives rows");
+    }
+    void put(int to, std::byte* target, bool mapped, const std::byte* source, std::size_t bytes,
+             void* stream) const {
+        const DeviceScope scope(device_);
+        const auto on = static_cast<cudaStream_t>(stream);
+        check_runtime(mapped ? cudaMemcpyAsync(target, source, bytes, cudaMemcpyDefault, on)
+                             : kernels_.put(to, target, source, bytes, on),
+                      "putting memory");
+    }
+    bool has(int rank) const {
+        return std::find(group_.ranks, group_.ranks + group_.local, rank) !=
+               group_.ranks + group_.local;
     }
 
     void reset_channels(int first, int count) const {
@@ -82,7 +105,7 @@ class DeviceRanks {
 
     void self_test() const {
         const DeviceScope scope(device_);
-        check_runtime(kernels::launch_self_test(group_, nullptr), "launching the self-test");
+        check_runtime(kernels_.self_test(group_, nullptr), "launching the self-test");
         check_runtime(cudaStreamSynchronize(nullptr), "running the self-test");
     }
 
@@ -149,6 +172,7 @@ class DeviceRanks {
     }
 
     int device_;
+    FabricKernels& kernels_;
     device::FabricGroup group_{};
     Pinned* host_ = nullptr;
 };
@@ -157,8 +181,11 @@ class CudaEngine final : public Engine {
   public:
     CudaEngine(const FabricOptions& options, const std::vector<int>& local_ranks,
                const std::vector<int>& devices, const Blocks& blocks,
-               std::function<bool(int)> peer_left)
-        : world_(options.world), local_ranks_(local_ranks), peer_left_(std::move(peer_left)) {
+               std::function<bool(int)> peer_left, std::shared_ptr<FabricKernels> kernels)
+        : world_(options.world),
+          local_ranks_(local_ranks),
+          peer_left_(std::move(peer_left)),
+          kernels_(kernels ? std::move(kernels) : std::make_shared<FabricKernels>()) {
         std::vector<int> order;
         for (int device : devices)
             if (std::find(order.begin(), order.end(), device) == order.end())
@@ -167,7 +194,8 @@ class CudaEngine final : public Engine {
             std::vector<int> ranks;
             for (std::size_t i = 0; i < local_ranks.size(); ++i)
                 if (devices[i] == device) ranks.push_back(local_ranks[i]);
-            devices_.push_back(std::make_unique<DeviceRanks>(options, device, ranks, blocks));
+            devices_.push_back(
+                std::make_unique<DeviceRanks>(options, device, ranks, blocks, *kernels_));
         }
     }
 
@@ -194,6 +222,20 @@ class CudaEngine final : public Engine {
     void hand_over(const CallShape& call, const std::vector<Poison>& outputs, const CallShape& next,
                    const Streams& streams) override {
         launch(ProgramId::kHandOver, call, outputs, streams, next);
+    }
+
+    // Ranks of several nodes are one to a process.
+    void send(const CallShape& call, const PutTable& table, const Streams& streams) override {
+        devices_.front()->send(call, table, stream(streams, 0));
+    }
+    void receive(const CallShape& call, const PutTable& table, const Streams& streams) override {
+        devices_.front()->receive(call, table, stream(streams, 0));
+    }
+    void put(int from, int to, std::byte* target, bool mapped, const std::byte* source,
+             std::size_t bytes, const Streams& streams) override {
+        for (std::size_t d = 0; d < devices_.size(); ++d)
+            if (devices_[d]->has(from))
+                devices_[d]->put(to, target, mapped, source, bytes, stream(streams, d));
     }
 
     std::optional<FailureReport> failure() const override {
@@ -262,6 +304,7 @@ class CudaEngine final : public Engine {
     int world_;
     std::vector<int> local_ranks_;
     std::function<bool(int)> peer_left_;
+    std::shared_ptr<FabricKernels> kernels_;
     std::vector<std::unique_ptr<DeviceRanks>> devices_;
 };
 
@@ -270,9 +313,10 @@ class CudaEngine final : public Engine {
 std::unique_ptr<Engine> make_cuda_engine(const FabricOptions& options,
                                          const std::vector<int>& local_ranks,
                                          const std::vector<int>& devices, const Blocks& blocks,
-                                         std::function<bool(int)> peer_left) {
-    return std::make_unique<CudaEngine>(options, local_ranks, devices, blocks,
-                                        std::move(peer_left));
+                                         std::function<bool(int)> peer_left,
+                                         std::shared_ptr<FabricKernels> kernels) {
+    return std::make_unique<CudaEngine>(options, local_ranks, devices, blocks, std::move(peer_left),
+                                        std::move(kernels));
 }
 
 }  // namespace xstage::fabric

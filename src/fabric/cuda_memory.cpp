@@ -174,15 +174,17 @@ void require_peer_access(const std::vector<int>& devices) {
 
 }  // namespace
 
-CudaParts open_cuda(const FabricOptions& options, const std::vector<int>& local_ranks) {
+CudaParts open_cuda(const FabricOptions& options, const std::vector<int>& local_ranks,
+                    const std::vector<int>& places) {
     int count = 0;
     check_runtime(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
     if (!options.devices.empty() && options.devices.size() != local_ranks.size())
         throw Error(ErrorKind::kBadInput, fmt::format("{} devices for {} ranks of this process",
                                                       options.devices.size(), local_ranks.size()));
+    const bool travels = options.backend != Backend::kLocal;
     CudaParts parts;
     for (std::size_t i = 0; i < local_ranks.size(); ++i) {
-        const int device = options.devices.empty() ? local_ranks[i] % count : options.devices[i];
+        const int device = options.devices.empty() ? places[i] % count : options.devices[i];
         if (device < 0 || device >= count)
             throw Error(
                 ErrorKind::kUnsupported,
@@ -191,14 +193,13 @@ CudaParts open_cuda(const FabricOptions& options, const std::vector<int>& local_
         check_runtime(cudaFree(nullptr), "creating a CUDA context");
         require(device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
                 "virtual memory management");
-        if (options.backend == Backend::kProcess)
+        if (travels)
             require(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
                     "memory handles that travel as descriptors");
         parts.devices.push_back(device);
         parts.device_ids.push_back(uuid_of(device));
     }
     require_peer_access(parts.devices);
-    const bool travels = options.backend == Backend::kProcess;
     parts.memory = std::make_shared<CudaMemory>(local_ranks, parts.devices,
                                                 travels ? options.handle_type : HandleType::kNone);
     return parts;

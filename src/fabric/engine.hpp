@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "fabric/put_table.hpp"
 #include "xstage/fabric.hpp"
 
 namespace xstage::fabric {
@@ -37,6 +38,15 @@ class Engine {
     /// publish(call), begin(next), acquire(call).
     virtual void hand_over(const CallShape& call, const std::vector<Poison>& outputs,
                            const CallShape& next, const Streams& streams) = 0;
+
+    /// Before publish: packs rows and sends them to the ranks of other nodes. Before acquire: waits
+    /// for theirs and unpacks them. Both count with the call's channel, but leave the counting to
+    /// publish and acquire.
+    virtual void send(const CallShape& call, const PutTable& table, const Streams& streams) = 0;
+    virtual void receive(const CallShape& call, const PutTable& table, const Streams& streams) = 0;
+    /// `target` is mapped here or is what the heap names as that rank's (SymmetricHeap::target).
+    virtual void put(int from, int to, std::byte* target, bool mapped, const std::byte* source,
+                     std::size_t bytes, const Streams& streams) = 0;
 
     virtual std::optional<FailureReport> failure() const = 0;
     virtual const device::FabricGroup* device_group(int device_index) const = 0;

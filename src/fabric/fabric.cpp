@@ -7,6 +7,7 @@
 
 #include "fabric/cuda_backend.hpp"
 #include "fabric/group.hpp"
+#include "fabric/nvshmem.hpp"
 #include "xstage/error.hpp"
 
 namespace xstage::fabric {
@@ -18,8 +19,6 @@ void check_options(const FabricOptions& o) {
                     fmt::format("a group has 1 to {} ranks, not {}", kMaxRanks, o.world));
     if (o.rank < 0 || o.rank >= o.world)
         throw Error(ErrorKind::kBadInput, fmt::format("rank {} is not one of {}", o.rank, o.world));
-    if (o.backend == Backend::kNvshmem)
-        throw Error(ErrorKind::kUnsupported, "the nvshmem backend is not part of this build");
     if (o.handle_type != HandleType::kPosixDescriptor)
         throw Error(ErrorKind::kUnsupported,
                     "only memory handles that are descriptors are built so far");
@@ -40,6 +39,7 @@ void Fabric::Impl::set_up() {
     if (options.world > 1 && backend != Backend::kLocal)
         rendezvous = std::make_unique<Rendezvous>(options.name, options.rank, options.world,
                                                   options.setup_timeout);
+    find_nodes();
     try {
         set_up_memory();
         set_up_signals();
@@ -65,7 +65,7 @@ void Fabric::Impl::set_up_memory() {
             memory = make_host_memory(options.host_page_bytes);
             parts.device_ids = {"host"};
         } else {
-            parts = open_cuda(options, local_ranks);
+            parts = open_cuda(options, local_ranks, places());
             memory = parts.memory;
         }
     });
@@ -78,6 +78,7 @@ void Fabric::Impl::set_up_memory() {
     const std::vector<std::string> all = agree(call, outcome, payload);
     if (!rendezvous) {
         device_ids = parts.device_ids;
+        open_heap();
         return;
     }
     device_ids.clear();
@@ -90,12 +91,48 @@ void Fabric::Impl::set_up_memory() {
                                     unpack_fields(all[0])[0]));
         device_ids.push_back(fields[1]);
     }
+    open_heap();
 }
 
-void Fabric::Impl::set_up_signals() {
+std::vector<int> Fabric::Impl::places() const {
+    if (!neighbours && !(rendezvous && sharers.size() == 1)) return local_ranks;
+    const auto me = std::find(sharers.begin(), sharers.end(), options.rank);
+    return {static_cast<int>(me - sharers.begin())};
+}
+
+void Fabric::Impl::open_heap() {
+    if (backend == Backend::kNvshmem) {
+        NvshmemParts parts = open_nvshmem(
+            options, nodes, cuda_devices.front(),
+            [this](const std::string& call, const Outcome& outcome, const std::string& payload) {
+                return agree(call, outcome, payload);
+            });
+        heap = std::move(parts.heap);
+        kernels = std::move(parts.kernels);
+    } else if (several_nodes()) {
+        heap = make_host_heap(*this);
+    }
+}
+
+Blocks Fabric::Impl::map_signals() {
+    Blocks blocks{};
+    if (backend == Backend::kNvshmem) {
+        // Puts carry signals between nodes, so the words must lie where puts reach.
+        signal_memory = HeapMemory(heap, sizeof(SignalBlock), "signals");
+        for (int r = 0; r < options.world; ++r)
+            blocks[r] = reinterpret_cast<SignalBlock*>(signal_memory.at(r));
+        agree("signals map", attempt([&] {
+                  for (int r = 0; r < options.world; ++r)
+                      if (same_node(r) && blocks[r] == nullptr)
+                          throw Error(ErrorKind::kUnsupported,
+                                      fmt::format("NVSHMEM cannot map rank {} although it is on "
+                                                  "this node",
+                                                  r));
+              }));
+        return blocks;
+    }
     const std::size_t page = memory->page_bytes();
     const std::size_t bytes = (sizeof(SignalBlock) + page - 1) / page * page;
-    Blocks blocks{};
     std::vector<Piece> pieces;
     signal_ranges.resize(options.world);
     const Outcome reserved = attempt([&] {
@@ -107,8 +144,15 @@ void Fabric::Impl::set_up_signals() {
         blocks[r] = reinterpret_cast<SignalBlock*>(signal_ranges[r].data());
     }
     build("signals", pieces);
+    agree("signals clear", attempt([&] {
+              for (int r : local_ranks) memory->clear(signal_ranges[r].data(), bytes, r);
+          }));
+    return blocks;
+}
+
+void Fabric::Impl::set_up_signals() {
+    const Blocks blocks = map_signals();
     const Outcome opened = attempt([&] {
-        for (int r : local_ranks) memory->clear(signal_ranges[r].data(), bytes, r);
         std::function<bool(int)> peer_left;
         if (Rendezvous* meeting = rendezvous.get())
             peer_left = [meeting](int peer) { return meeting->left(peer); };
@@ -116,8 +160,8 @@ void Fabric::Impl::set_up_signals() {
             engine = make_host_engine(blocks, options.rank, options.world, options.wait_timeout,
                                       options.trap_on_timeout, std::move(peer_left));
         } else {
-            engine =
-                make_cuda_engine(options, local_ranks, cuda_devices, blocks, std::move(peer_left));
+            engine = make_cuda_engine(options, local_ranks, cuda_devices, blocks,
+                                      std::move(peer_left), kernels);
         }
     });
     agree("signals open", opened);
@@ -168,6 +212,9 @@ HandleType Fabric::handle_type() const {
 }
 const std::vector<std::string>& Fabric::device_ids() const {
     return impl_->device_ids;
+}
+const std::vector<int>& Fabric::nodes() const {
+    return impl_->nodes;
 }
 
 void Fabric::barrier(const Streams& streams) {

@@ -86,6 +86,15 @@ bool Fabric::Impl::is_local(int rank) const {
     return std::find(local_ranks.begin(), local_ranks.end(), rank) != local_ranks.end();
 }
 
+bool Fabric::Impl::several_nodes() const {
+    return std::any_of(nodes.begin(), nodes.end(), [&](int n) { return n != nodes.front(); });
+}
+
+Rendezvous* Fabric::Impl::sharing() const {
+    if (neighbours) return neighbours.get();
+    return rendezvous && rendezvous->carries_descriptors() ? rendezvous.get() : nullptr;
+}
+
 void Fabric::Impl::check() const {
     if (!engine) return;
     const std::optional<FailureReport> report = engine->failure();
@@ -112,17 +121,26 @@ void Fabric::Impl::build(const std::string& what, const std::vector<Piece>& piec
         }
         return;
     }
-    const std::size_t mine = rendezvous->descriptor_batch();
+    Rendezvous* const share = sharing();
+    const std::size_t mine = share != nullptr ? share->descriptor_batch() : kMaxDescriptors;
     std::size_t batch = mine;
     for (const std::string& theirs : agree(what, {}, std::to_string(mine)))
         batch = std::min<std::size_t>(batch, std::stoul(theirs));
 
-    std::vector<std::vector<const Piece*>> owned(options.world);
-    for (const Piece& piece : pieces) owned[piece.owner].push_back(&piece);
+    // By place among the sharers; what others own nobody here can map.
+    std::vector<std::vector<const Piece*>> owned(sharers.size());
+    const auto index_of = [&](int rank) {
+        return static_cast<std::size_t>(std::find(sharers.begin(), sharers.end(), rank) -
+                                        sharers.begin());
+    };
+    const std::size_t me = index_of(options.rank);
+    for (const Piece& piece : pieces)
+        if (const std::size_t at = index_of(piece.owner); at < owned.size())
+            owned[at].push_back(&piece);
     std::size_t most = 0;
     for (const auto& list : owned) most = std::max(most, list.size());
-    auto in_batch = [&](int rank, std::size_t start) {
-        return std::min(batch, owned[rank].size() - std::min(start, owned[rank].size()));
+    auto in_batch = [&](std::size_t sharer, std::size_t start) {
+        return std::min(batch, owned[sharer].size() - std::min(start, owned[sharer].size()));
     };
 
     Outcome outcome;
@@ -130,18 +148,19 @@ void Fabric::Impl::build(const std::string& what, const std::vector<Piece>& piec
         std::vector<UniqueFd> exported;
         if (outcome.ok) {
             outcome = attempt([&] {
-                for (std::size_t i = 0; i < in_batch(options.rank, start); ++i) {
-                    const Piece& piece = *owned[options.rank][start + i];
+                for (std::size_t i = 0; i < in_batch(me, start); ++i) {
+                    const Piece& piece = *owned[me][start + i];
                     const HeldHandle handle(*memory, memory->allocate(piece.bytes, piece.owner));
                     map_piece(piece, handle.get());
-                    exported.push_back(memory->export_descriptor(handle.get()));
+                    if (share != nullptr)
+                        exported.push_back(memory->export_descriptor(handle.get()));
                 }
             });
         }
         std::vector<int> descriptors;
         for (const UniqueFd& fd : exported) descriptors.push_back(fd.get());
         std::vector<std::size_t> expected;
-        for (int r = 0; r < options.world; ++r) expected.push_back(in_batch(r, start));
+        for (std::size_t s = 0; s < sharers.size(); ++s) expected.push_back(in_batch(s, start));
         auto take = [&](int peer, std::vector<UniqueFd> received) {
             const Outcome taken = attempt([&] {
                 for (std::size_t i = 0; i < received.size(); ++i) {
@@ -156,7 +175,8 @@ void Fabric::Impl::build(const std::string& what, const std::vector<Piece>& piec
             if (outcome.ok) outcome = taken;
         };
         // Even a rank that failed sends its message, so that nobody waits for it.
-        rendezvous->exchange_descriptors(descriptors, !outcome.ok, expected, take, outcome);
+        if (share != nullptr)
+            share->exchange_descriptors(descriptors, !outcome.ok, expected, take, outcome);
     }
     agree(what + " done", outcome);
 }

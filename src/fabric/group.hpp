@@ -4,7 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "fabric/cuda_backend.hpp"
 #include "fabric/engine.hpp"
+#include "fabric/heap.hpp"
 #include "fabric/memory.hpp"
 #include "fabric/rendezvous.hpp"
 #include "xstage/fabric.hpp"
@@ -59,15 +61,25 @@ struct Fabric::Impl {
     std::vector<int> cuda_devices;  ///< ordinal per local rank
     std::shared_ptr<Memory> memory;
     std::unique_ptr<Rendezvous> rendezvous;  ///< none when all ranks are in this process
+    std::unique_ptr<Rendezvous> neighbours;  ///< of one machine, where the ranks met over TCP
+    std::vector<int> sharers;  ///< ranks that memory can be handed to, this one among them
+    std::vector<int> nodes;    ///< of each rank
+    std::shared_ptr<SymmetricHeap> heap;     ///< where there are several nodes, and in `nvshmem`
+    std::shared_ptr<FabricKernels> kernels;  ///< null: those that store alone
     std::unique_ptr<Engine> engine;
     std::vector<Range> signal_ranges;
+    HeapMemory signal_memory;          ///< in their place where there is a heap of the GPU's
     std::uint32_t channels_taken = 0;  ///< a bit per channel
 
     bool is_local(int rank) const;
+    bool same_node(int rank) const { return nodes[rank] == nodes[options.rank]; }
+    bool several_nodes() const;
+    /// Who carries descriptors between `sharers`; null when this rank has no one to share with.
+    Rendezvous* sharing() const;
     void check() const;
     std::vector<std::string> agree(const std::string& call, const Outcome& outcome = {},
                                    const std::string& payload = {});
-    /// Collective: every rank allocates its own pieces, hands them to all, and maps everyone's.
+    /// Collective: every rank allocates its own pieces, hands them to all sharers, and maps theirs.
     /// Pieces of one owner come in the same order, with the same sizes, on all ranks. Throws the
     /// same Error on all ranks when one fails.
     void build(const std::string& what, const std::vector<Piece>& pieces);
@@ -76,8 +88,12 @@ struct Fabric::Impl {
     void give_channels(int first, int count) noexcept;
 
     void set_up();
+    void find_nodes();
+    std::vector<int> places() const;
+    void open_heap();
     void set_up_memory();
     void set_up_signals();
+    Blocks map_signals();
 };
 
 /// Runs one rank's part of a collective step and turns what it throws into an outcome.

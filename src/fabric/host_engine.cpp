@@ -67,6 +67,40 @@ class HostEngine final : public Engine {
         acquire(call, outputs, streams);
     }
 
+    void send(const CallShape& call, const PutTable& table, const Streams&) override {
+        if (state_.broken != 0) return;
+        const Word value = protocol::pack(state_.sent[call.channel] + 1, call.signature);
+        each_chunk(table, [&](const PutEntry& e, std::int64_t chunk) {
+            const std::size_t at = packed_offset(e, chunk);
+            for (std::int64_t r = 0; r < e.rows_of(chunk); ++r)
+                std::memcpy(e.packed + at + r * e.part_bytes, row(e, chunk, r), e.part_bytes);
+            std::memcpy(e.target + at, e.packed + at, e.rows_of(chunk) * e.part_bytes);
+            store(e.signals[chunk], value, Order::kRelease);
+            return true;
+        });
+    }
+
+    void receive(const CallShape& call, const PutTable& table, const Streams&) override {
+        if (state_.broken != 0) return;
+        call_ = call;
+        const Word epoch = state_.received[call.channel] + 1;
+        const auto deadline = std::chrono::steady_clock::now() + timeout_;
+        each_chunk(table, [&](const PutEntry& e, std::int64_t chunk) {
+            const Word& signal = e.signals[chunk];
+            if (!await_word(SignalKind::kData, signal, e.peer, epoch, Order::kAcquire, deadline))
+                return false;
+            const std::size_t at = packed_offset(e, chunk);
+            for (std::int64_t r = 0; r < e.rows_of(chunk); ++r)
+                std::memcpy(row(e, chunk, r), e.packed + at + r * e.part_bytes, e.part_bytes);
+            return true;
+        });
+    }
+
+    void put(int, int, std::byte* target, bool, const std::byte* source, std::size_t bytes,
+             const Streams&) override {
+        if (state_.broken == 0) std::memmove(target, source, bytes);
+    }
+
     std::optional<FailureReport> failure() const override {
         if (state_.broken == 0) return std::nullopt;
         return report_;
@@ -149,6 +183,21 @@ class HostEngine final : public Engine {
         return protocol::run(program, *this);
     }
 
+    static std::size_t packed_offset(const PutEntry& e, std::int64_t chunk) {
+        return static_cast<std::size_t>(chunk * e.rows_per_chunk) * e.part_bytes;
+    }
+    static std::byte* row(const PutEntry& e, std::int64_t chunk, std::int64_t r) {
+        return e.rows_at + static_cast<std::size_t>(chunk * e.rows_per_chunk + r) * e.row_stride;
+    }
+    /// Until f says no.
+    template <class F>
+    static void each_chunk(const PutTable& table, F&& f) {
+        for (std::int64_t i = 0; i < table.items(); ++i) {
+            const PutEntry& e = table.entry[i % table.entries];
+            if (i / table.entries < e.chunks() && !f(e, i / table.entries)) return;
+        }
+    }
+
     template <class F>
     void each_peer(F&& f) {
         for (int p = 0; p < world_; ++p)
@@ -177,26 +226,30 @@ class HostEngine final : public Engine {
 
     bool await(SignalKind kind, Word epoch, Order order) {
         const auto deadline = std::chrono::steady_clock::now() + timeout_;
-        for (int p = 0; p < world_; ++p) {
-            if (p == rank_) continue;
-            for (unsigned spins = 0;; ++spins) {
-                const Word seen = load(word(kind, p), order);
-                if (protocol::epoch_of(seen) >= epoch) {
-                    if (kind == SignalKind::kCredit || protocol::epoch_of(seen) != epoch ||
-                        protocol::tag_of(seen) == tag(kind))
-                        break;
-                    return fail({FailureKind::kDisagreement, kind, channel(), bit(p), epoch}, seen);
-                }
-                if (spins % 64 != 63) continue;
-                if (!still_well(kind, epoch, p, deadline)) return false;
-                std::this_thread::yield();
-            }
-        }
+        for (int p = 0; p < world_; ++p)
+            if (p != rank_ && !await_word(kind, word(kind, p), p, epoch, order, deadline))
+                return false;
         return true;
     }
 
+    bool await_word(SignalKind kind, const Word& word, int p, Word epoch, Order order,
+                    std::chrono::steady_clock::time_point deadline) {
+        for (unsigned spins = 0;; ++spins) {
+            const Word seen = load(word, order);
+            if (protocol::epoch_of(seen) >= epoch) {
+                if (kind == SignalKind::kCredit || protocol::epoch_of(seen) != epoch ||
+                    protocol::tag_of(seen) == tag(kind))
+                    return true;
+                return fail({FailureKind::kDisagreement, kind, channel(), bit(p), epoch}, seen);
+            }
+            if (spins % 64 != 63) continue;
+            if (!still_well(kind, word, epoch, p, deadline)) return false;
+            std::this_thread::yield();
+        }
+    }
+
     /// The slow half of a wait: is there still hope that the word will come?
-    bool still_well(SignalKind kind, Word epoch, int p,
+    bool still_well(SignalKind kind, const Word& awaited, Word epoch, int p,
                     std::chrono::steady_clock::time_point deadline) {
         // A break that is known comes first: whoever is silent for another reason may also be
         // elsewhere.
@@ -213,19 +266,19 @@ class HostEngine final : public Engine {
         }
         if (peer_left_(p)) {
             // It may have signalled on its way out.
-            const Word seen = load(word(kind, p), Order::kAcquire);
+            const Word seen = load(awaited, Order::kAcquire);
             if (protocol::epoch_of(seen) >= epoch) return true;
             if (const Word abort = load(lane(p).abort, Order::kAcquire)) return adopt(abort);
             return fail({FailureKind::kPeerLeft, kind, channel(), bit(p), epoch}, seen);
         }
         if (std::chrono::steady_clock::now() < deadline) return true;
-        std::uint16_t missing = 0;
+        const Word seen = load(awaited, Order::kAcquire);
+        if (protocol::epoch_of(seen) >= epoch) return true;
+        std::uint16_t missing = bit(p);
         each_peer([&](int q) {
             if (protocol::epoch_of(load(word(kind, q), Order::kPlain)) < epoch) missing |= bit(q);
         });
-        if (missing == 0) return true;
-        return fail({FailureKind::kTimeout, kind, channel(), missing, epoch},
-                    load(word(kind, p), Order::kPlain));
+        return fail({FailureKind::kTimeout, kind, channel(), missing, epoch}, seen);
     }
 
     std::uint8_t channel() const { return static_cast<std::uint8_t>(call_.channel); }

@@ -7,12 +7,8 @@
 namespace xstage::fabric {
 namespace {
 
-constexpr const char* kGreeting = "xstage fabric 1";
+constexpr const char* kGreeting = "xstage fabric 2";
 constexpr const char* kEnded = "its process ended or left the group";
-
-std::string socket_name(const std::string& name, int rank) {
-    return fmt::format("{}{}.{}", name.front() == '/' ? "" : "xstage/", name, rank);
-}
 
 std::string verdict_of(const Outcome& outcome, bool fatal,
                        const std::vector<std::string>& payloads) {
@@ -56,6 +52,7 @@ Rendezvous::Rendezvous(const std::string& name, int rank, int world,
                        std::chrono::milliseconds timeout)
     : name_(name), rank_(rank), world_(world), timeout_(timeout) {
     if (name.empty()) throw Error(ErrorKind::kBadInput, "a group of several ranks needs a name");
+    point_ = make_meeting_point(name);
     peers_.resize(world);
     if (rank == 0) {
         meet_as_first();
@@ -66,7 +63,7 @@ Rendezvous::Rendezvous(const std::string& name, int rank, int world,
 }
 
 Rendezvous::~Rendezvous() {
-    if (listener_) remove_name(socket_name(name_, rank_));
+    if (listener_) point_->leave(rank_);
 }
 
 std::string Rendezvous::late(int rank, const char* what) const {
@@ -82,15 +79,16 @@ void Rendezvous::give_up(ErrorKind kind, const std::string& reason) {
 
 void Rendezvous::meet_as_first() {
     const Deadline limit = deadline();
-    listener_ = listen_at(socket_name(name_, 0), world_);
+    listener_ = point_->listen(0, world_);
     if (!listener_)
         throw Error(
             ErrorKind::kEnvironment,
             fmt::format("rank 0: the name '{}' is taken; is another group using it?", name_));
     Outcome outcome;
+    std::vector<std::string> addresses(world_);
     int missing = world_ - 1;
     while (missing > 0 && outcome.ok) {
-        UniqueFd fd = accept_from(listener_.get(), limit);
+        UniqueFd fd = point_->accept(listener_.get(), limit);
         if (!fd) {
             if (Clock::now() < limit) continue;
             std::string absent;
@@ -104,13 +102,13 @@ void Rendezvous::meet_as_first() {
         std::string hello;
         if (receive_frame(fd.get(), hello, limit) != Io::kOk) continue;  // it died while arriving
         const std::vector<std::string> fields = unpack_fields(hello);
-        const int rank = fields.size() == 3 && fields[0] == kGreeting ? std::stoi(fields[1]) : -1;
+        const int rank = fields.size() == 4 && fields[0] == kGreeting ? std::stoi(fields[1]) : -1;
         if (rank < 1 || rank >= world_ || fields[2] != std::to_string(world_)) {
             outcome = Outcome::failed(
                 ErrorKind::kBadInput,
                 fmt::format(
                     "a rank of another group came to '{}': it says rank {} of {}, rank 0 says {}",
-                    name_, rank, fields.size() == 3 ? fields[2] : "?", world_));
+                    name_, rank, fields.size() == 4 ? fields[2] : "?", world_));
             send_frame(fd.get(), verdict_of(outcome, true, {}), limit);
         } else if (peers_[rank] && !closed_by_peer(peers_[rank].get())) {
             outcome = Outcome::failed(ErrorKind::kBadInput,
@@ -118,14 +116,15 @@ void Rendezvous::meet_as_first() {
             send_frame(fd.get(), verdict_of(outcome, true, {}), limit);
         } else {
             if (!peers_[rank]) --missing;
+            addresses[rank] = point_->address(fd.get(), fields[3]);
             peers_[rank] = std::move(fd);
         }
     }
     for (int r = 1; r < world_; ++r)
         if (peers_[r])
-            send_frame(peers_[r].get(), verdict_of(outcome, true, {}), verdict_deadline());
+            send_frame(peers_[r].get(), verdict_of(outcome, true, addresses), verdict_deadline());
     if (!outcome.ok) {
-        remove_name(socket_name(name_, 0));
+        point_->leave(0);
         throw Error(outcome.kind, outcome.reason);
     }
 }
@@ -134,35 +133,37 @@ void Rendezvous::meet_as_other() {
     // Listening comes before the greeting: once rank 0 has seen everybody, everybody can be
     // reached.
     if (rank_ + 1 < world_) {
-        listener_ = listen_at(socket_name(name_, rank_), world_);
+        listener_ = point_->listen(rank_, world_);
         if (!listener_)
             throw Error(ErrorKind::kEnvironment,
                         fmt::format("rank {}: the name '{}' is taken; is another group using it?",
                                     rank_, name_));
     }
-    peers_[0] = connect_to(socket_name(name_, 0), deadline());
+    peers_[0] = point_->connect(0, deadline());
     if (!peers_[0]) throw Error(ErrorKind::kTimedOut, late(0, "did not arrive"));
-    const std::string hello =
-        pack_fields({kGreeting, std::to_string(rank_), std::to_string(world_)});
+    const std::string hello = pack_fields(
+        {kGreeting, std::to_string(rank_), std::to_string(world_), point_->door(listener_.get())});
     std::string verdict;
     Io io = send_frame(peers_[0].get(), hello, deadline());
     if (io == Io::kOk) io = receive_frame(peers_[0].get(), verdict, verdict_deadline());
     if (io == Io::kTimedOut) throw Error(ErrorKind::kTimedOut, late(0, "did not answer"));
     if (io != Io::kOk) throw Error(ErrorKind::kEnvironment, fmt::format("rank 0: {}", kEnded));
-    settle(verdict);
+    const std::vector<std::string> addresses = settle(verdict);
+    for (int r = 1; r < std::min<int>(world_, static_cast<int>(addresses.size())); ++r)
+        point_->learn(r, addresses[r]);
 }
 
 void Rendezvous::connect_mesh() {
     Outcome outcome;
     const Deadline limit = deadline();
     for (int r = 1; r < rank_ && outcome.ok; ++r) {
-        peers_[r] = connect_to(socket_name(name_, r), limit);
+        peers_[r] = point_->connect(r, limit);
         if (!peers_[r] || send_frame(peers_[r].get(), std::to_string(rank_), limit) != Io::kOk)
             outcome =
                 Outcome::failed(ErrorKind::kEnvironment, fmt::format("cannot reach rank {}", r));
     }
     for (int i = rank_ + 1; rank_ > 0 && i < world_ && outcome.ok; ++i) {
-        UniqueFd fd = accept_from(listener_.get(), limit);
+        UniqueFd fd = point_->accept(listener_.get(), limit);
         std::string hello;
         if (!fd || receive_frame(fd.get(), hello, limit) != Io::kOk) {
             outcome = Outcome::failed(ErrorKind::kEnvironment, "a later rank did not connect");
@@ -170,7 +171,7 @@ void Rendezvous::connect_mesh() {
         }
         peers_[std::stoi(hello)] = std::move(fd);
     }
-    if (listener_) remove_name(socket_name(name_, rank_));
+    if (listener_) point_->leave(rank_);
     listener_.reset();
     agree("meet", outcome);
 }

@@ -2,9 +2,11 @@
 
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "fabric/meeting_point.hpp"
 #include "fabric/socket.hpp"
 #include "xstage/error.hpp"
 
@@ -33,6 +35,7 @@ class Rendezvous {
 
     int rank() const { return rank_; }
     int world() const { return world_; }
+    bool carries_descriptors() const { return point_->carries_descriptors(); }
 
     /// Every rank says which call it is in and how that went; every rank gets everyone's payload.
     /// Throws the same Error on all ranks when one failed, died, is late or is in another call.
@@ -71,6 +74,7 @@ class Rendezvous {
     [[noreturn]] void give_up(ErrorKind kind, const std::string& reason);
 
     std::string name_;
+    std::unique_ptr<MeetingPoint> point_;
     int rank_;
     int world_;
     std::chrono::milliseconds timeout_;

@@ -226,6 +226,10 @@ int wait_readable(std::span<const int> fds, Deadline deadline) {
     }
 }
 
+bool wait_writable(int fd, Deadline deadline) {
+    return wait_for(fd, POLLOUT, deadline);
+}
+
 std::size_t descriptors_left() {
     rlimit limit{};
     if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;

@@ -61,6 +61,8 @@ bool closed_by_peer(int fd);
 /// Waits until one of the descriptors can be read; its index, or -1 at the deadline.
 int wait_readable(std::span<const int> fds, Deadline deadline);
 
+bool wait_writable(int fd, Deadline deadline);
+
 /// How many descriptors this process may still open.
 std::size_t descriptors_left();
 

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "fabric/group.hpp"
+#include "fabric/remote_rows.hpp"
 #include "xstage/error.hpp"
 
 namespace xstage::fabric {
@@ -14,6 +15,7 @@ struct StitchedTensor::Impl {
     std::vector<Range> ranges;                 ///< per buffer
     std::vector<std::vector<Range>> receives;  ///< per buffer, per local rank
     std::vector<std::vector<Poison>> outputs;  ///< per buffer: what to spoil on a broken group
+    std::unique_ptr<RemoteRows> remote;        ///< of ranks on other nodes, where there are any
 
     ~Impl() {
         if (first_channel >= 0) group.give_channels(first_channel, buffers);
@@ -55,12 +57,28 @@ struct StitchedTensor::Impl {
         std::vector<Piece> all;
         for (int b = 0; b < buffers; ++b)
             for (const Segment& s : layout.segments) {
-                Piece piece{s.owner, s.bytes, {{&ranges[b], s.range_offset}}};
+                Piece piece{s.owner, s.bytes, {}};
+                if (group.same_node(s.owner)) piece.places.push_back({&ranges[b], s.range_offset});
                 if (group.is_local(s.owner))
                     piece.places.push_back({&receives[b][local_index(s.owner)], s.owner_offset});
                 all.push_back(piece);
             }
         return all;
+    }
+
+    void add_remote_rows(const std::vector<plan::RowPart>& parts, const std::string& call) {
+        std::vector<std::byte*> mine;
+        for (const std::vector<Range>& receive : receives) mine.push_back(receive.front().data());
+        remote = std::make_unique<RemoteRows>(group, layout, parts, ranges, mine, call);
+    }
+
+    void publish(int buffer, const Streams& streams) {
+        if (remote) remote->send(buffer, call(buffer), streams);
+        group.engine->publish(call(buffer), streams);
+    }
+    void acquire(int buffer, const Streams& streams) {
+        if (remote) remote->receive(buffer, call(buffer), streams);
+        group.engine->acquire(call(buffer), outputs[static_cast<std::size_t>(buffer)], streams);
     }
 };
 
@@ -71,11 +89,14 @@ LayoutSpec spec_of(const StitchedOptions& o, std::size_t page_bytes) {
 }
 
 std::string call_of(const StitchedOptions& o) {
+    std::string parts;
+    for (const plan::RowPart& part : o.parts)
+        parts += fmt::format("{}{}+{}", parts.empty() ? ", parts=" : " ", part.offset, part.bytes);
     return fmt::format(
-        "stitched_tensor({}{}, rows=[{}], row_bytes={}, dtype={}, order=[{}], buffers={})",
+        "stitched_tensor({}{}, rows=[{}], row_bytes={}, dtype={}, order=[{}], buffers={}{})",
         o.kind == LayoutKind::kBatched ? "batched" : "padded",
         o.order == ChunkOrder::kPages ? " by pages" : "", fmt::join(o.rows, ", "), o.row_bytes,
-        name_of(o.dtype), fmt::join(o.rank_order, ", "), o.buffers);
+        name_of(o.dtype), fmt::join(o.rank_order, ", "), o.buffers, parts);
 }
 
 std::uint64_t signature_of(const std::string& call) {
@@ -90,6 +111,7 @@ StitchedTensor::StitchedTensor(Fabric& fabric, const StitchedOptions& options) {
     fabric.check();
     Fabric::Impl& group = fabric.impl();
     const std::string call = call_of(options);
+    std::vector<plan::RowPart> parts;
     const Outcome planned = attempt([&] {
         if (static_cast<int>(options.rows.size()) != group.options.world)
             throw Error(ErrorKind::kBadInput,
@@ -99,6 +121,7 @@ StitchedTensor::StitchedTensor(Fabric& fabric, const StitchedOptions& options) {
             throw Error(ErrorKind::kBadInput, "a stitched tensor needs a buffer");
         if (options.row_bytes % bytes_of(options.dtype) != 0)
             throw Error(ErrorKind::kBadInput, "row_bytes is not a whole number of elements");
+        if (group.several_nodes() || !options.parts.empty()) parts = row_parts(options);
         impl_.reset(new Impl{group,
                              make_layout(spec_of(options, group.memory->page_bytes())),
                              options.buffers,
@@ -106,7 +129,8 @@ StitchedTensor::StitchedTensor(Fabric& fabric, const StitchedOptions& options) {
                              signature_of(call),
                              {},
                              {},
-                             {}});
+                             {},
+                             nullptr});
         impl_->reserve();
         impl_->first_channel = group.take_channels(options.buffers);
     });
@@ -116,6 +140,7 @@ StitchedTensor::StitchedTensor(Fabric& fabric, const StitchedOptions& options) {
         attempt([&] { group.engine->reset_channels(impl_->first_channel, options.buffers); });
     group.agree(call + " channels", reset);
     group.build(call + " memory", impl_->pieces());
+    if (group.several_nodes()) impl_->add_remote_rows(parts, call);
 }
 StitchedTensor::~StitchedTensor() = default;
 
@@ -147,21 +172,26 @@ void StitchedTensor::begin(int buffer, const Streams& streams) {
 
 void StitchedTensor::publish(int buffer, const Streams& streams) {
     impl_->group.check();
-    impl_->group.engine->publish(impl_->call(buffer), streams);
+    impl_->publish(buffer, streams);
 }
 
 // Even on a broken group: whoever reads the output without looking must find NaN there.
 void StitchedTensor::acquire(int buffer, const Streams& streams) {
-    const CallShape call = impl_->call(buffer);
+    impl_->check_buffer(buffer);
     const bool broken = impl_->group.engine->failure().has_value();
-    impl_->group.engine->acquire(call, impl_->outputs[buffer], streams);
+    impl_->acquire(buffer, streams);
     if (broken) impl_->group.check();
 }
 
 void StitchedTensor::exchange(int buffer, const Streams& streams) {
     const CallShape call = impl_->call(buffer);
     const bool broken = impl_->group.engine->failure().has_value();
-    impl_->group.engine->exchange(call, impl_->outputs[buffer], streams);
+    if (impl_->remote) {
+        impl_->publish(buffer, streams);
+        impl_->acquire(buffer, streams);
+    } else {
+        impl_->group.engine->exchange(call, impl_->outputs[buffer], streams);
+    }
     if (broken) impl_->group.check();
 }
 
@@ -172,7 +202,13 @@ void StitchedTensor::hand_over(int buffer, StitchedTensor& next, int next_buffer
     const CallShape call = impl_->call(buffer);
     const CallShape begun = next.impl_->call(next_buffer);
     const bool broken = impl_->group.engine->failure().has_value();
-    impl_->group.engine->hand_over(call, impl_->outputs[buffer], begun, streams);
+    if (impl_->remote) {
+        impl_->publish(buffer, streams);
+        impl_->group.engine->begin(begun, streams);
+        impl_->acquire(buffer, streams);
+    } else {
+        impl_->group.engine->hand_over(call, impl_->outputs[buffer], begun, streams);
+    }
     if (broken) impl_->group.check();
 }
 

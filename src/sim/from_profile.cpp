@@ -40,19 +40,21 @@ Node node_from_profile(const model::Profile& profile, const std::string& path, i
     node.name = profile.node;
     node.sms = profile.topology.sms;
     if (profile.hierarchical) share_by(profile.topology, node);
-    node.link_rate = network.drain.value();
-    node.producer_rate = network.egress.value() * clock;
-    node.private_room = store.room.value();
-    node.shared_room = network.group_room.value();
-    node.shared_cap = network.producer_room.value();
+    // The profile counts bytes on the way, the simulator those that are stored.
+    const double wire = store.wire;
+    node.link_rate = network.drain.value() / store.link_cost / wire;
+    node.producer_rate = network.egress.value() * clock / wire;
+    node.private_room = store.room.value() / wire;
+    node.shared_room = network.group_room.value() / wire;
+    node.shared_cap = network.producer_room.value() / wire;
     node.balance = network.balance;
     node.favour = network.favour;
     node.disfavour = network.disfavour;
     node.keep = network.keep;
     node.lasting = network.lasting;
-    node.turn_bytes = network.turn.value();
+    node.turn_bytes = network.turn.value() / wire;
     node.issue_base_ns = (store.start + store.cold).value() / clock;
-    double accept = store.accept.value();
+    double accept = store.accept.value() / wire;
     if (store.per_warp && store.per_instruction.value() > 0) {
         accept =
             std::min(accept, warps * store.instruction.value() / store.per_instruction.value());

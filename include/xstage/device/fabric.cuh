@@ -4,6 +4,7 @@
 // p. Data is stored by earlier kernels of the stream, or by the same kernel before a grid-wide
 // sync.
 
+#include <cstddef>
 #include <cstdint>
 
 #include "xstage/device/fabric_group.hpp"
@@ -16,10 +17,32 @@ __device__ __forceinline__ bool fabric_broken(const FabricGroup& group, int loca
     return ld_relaxed_sys_u64(&group.state[local].broken) != 0;
 }
 
-/// The port of protocol::run. All 32 lanes of the warp call every member together.
-class FabricPort {
+/// Every peer's words are mapped: signals are stores. A word is named by its place in this rank's
+/// own block, which is the same in every block.
+struct MappedPeers {
+    __device__ static void store(const FabricGroup& group, int peer, const fabric::SignalBlock& own,
+                                 const std::uint64_t* place, std::uint64_t value,
+                                 fabric::protocol::Order order) {
+        const std::ptrdiff_t offset = place - reinterpret_cast<const std::uint64_t*>(&own);
+        std::uint64_t* const word = reinterpret_cast<std::uint64_t*>(group.block[peer]) + offset;
+        if (order == fabric::protocol::Order::kRelease) {
+            st_release_sys_u64(word, value);
+        } else {
+            st_relaxed_sys_u64(word, value);
+        }
+    }
+    /// Called by one thread, before a barrier's signals: what was put is there.
+    __device__ static void complete() {}
+    /// A peer's word has been seen; what it announces may be read after this.
+    __device__ static void arrived(const FabricGroup&, int, const std::uint64_t*, std::uint64_t) {}
+};
+
+/// The port of protocol::run. All 32 lanes of the warp call every member together. `Peers` says how
+/// words reach the others.
+template <class Peers>
+class BasicFabricPort {
   public:
-    __device__ FabricPort(const FabricGroup& group, int local, const fabric::CallShape& call)
+    __device__ BasicFabricPort(const FabricGroup& group, int local, const fabric::CallShape& call)
         : group_(group),
           state_(group.state[local]),
           report_(group.report[local]),
@@ -54,10 +77,11 @@ class FabricPort {
         // One fence in front of relaxed stores releases all of them.
         if (order == fabric::protocol::Order::kRelease) fence_acq_rel_sys();
         for (std::uint32_t c = call_.first_channel; c < call_.first_channel + call_.channels; ++c)
-            st_relaxed_sys_u64(&theirs().credit[c], fabric::protocol::pack(state_.received[c], 0));
+            store(&there().credit[c], fabric::protocol::pack(state_.received[c], 0),
+                  fabric::protocol::Order::kPlain);
     }
     __device__ void announce(fabric::protocol::Order order) {
-        store(&Lane::announce, number_ % fabric::kAnnounceSlots, announcement(), order);
+        store(&there().announce[number_ % fabric::kAnnounceSlots], announcement(), order);
     }
     __device__ bool await_credit(fabric::protocol::Order order) {
         return await(fabric::SignalKind::kCredit, &mine().credit[call_.channel], sent_, order);
@@ -68,7 +92,7 @@ class FabricPort {
         if (lane_ == 0) state_.sent[call_.channel] = sent_;
     }
     __device__ void signal(fabric::protocol::Order order) {
-        store(&Lane::data, call_.channel, fabric::protocol::pack(sent_, call_.signature), order);
+        store(&there().data[call_.channel], fabric::protocol::pack(sent_, call_.signature), order);
     }
     __device__ void count_receive() {
         ++received_;
@@ -82,10 +106,18 @@ class FabricPort {
         if (lane_ == 0) state_.barrier = barrier_;
     }
     __device__ void signal_barrier(fabric::protocol::Order order) {
-        if (peer_) store_word(&theirs().barrier, fabric::protocol::pack(barrier_, chain_), order);
+        if (lane_ == 0) Peers::complete();
+        __syncwarp();
+        store(&there().barrier, fabric::protocol::pack(barrier_, chain_), order);
     }
     __device__ bool await_barrier(fabric::protocol::Order order) {
         return await(fabric::SignalKind::kBarrier, &mine().barrier, barrier_, order);
+    }
+
+    /// Waits until `source` has set this word for the data that await_data will count.
+    __device__ bool await_chunk(int source, const std::uint64_t* word) {
+        return await(fabric::SignalKind::kData, word, received_ + 1,
+                     fabric::protocol::Order::kAcquire, lane_ == source);
     }
 
   private:
@@ -94,31 +126,27 @@ class FabricPort {
     /// Between looks at the clock, the peers' aborts and the host's word.
     static constexpr unsigned kSpinsPerLook = 64;
 
-    /// This rank's lane in the peer's block, and the peer's in ours.
-    __device__ Lane& theirs() const { return group_.block[lane_]->from[rank_]; }
+    /// This rank's lane, which names its place in every peer's block, and the peer's lane in ours.
+    __device__ const Lane& there() const { return own_.from[rank_]; }
     __device__ Lane& mine() const { return own_.from[lane_ < group_.world ? lane_ : rank_]; }
     __device__ std::uint64_t announcement() const {
         return fabric::protocol::pack(number_, chain_);
     }
 
-    __device__ static void store_word(std::uint64_t* word, std::uint64_t value,
-                                      fabric::protocol::Order order) {
-        if (order == fabric::protocol::Order::kRelease) {
-            st_release_sys_u64(word, value);
-        } else {
-            st_relaxed_sys_u64(word, value);
-        }
-    }
-    template <int N>
-    __device__ void store(std::uint64_t (Lane::*words)[N], std::uint32_t index, std::uint64_t value,
+    __device__ void store(const std::uint64_t* place, std::uint64_t value,
                           fabric::protocol::Order order) {
-        if (peer_) store_word(&(theirs().*words)[index], value, order);
+        if (peer_) Peers::store(group_, lane_, own_, place, value, order);
     }
 
     __device__ bool await(fabric::SignalKind kind, const std::uint64_t* word, std::uint64_t epoch,
                           fabric::protocol::Order order) {
+        return await(kind, word, epoch, order, peer_);
+    }
+    /// `waits`: whether this lane has a word to wait for.
+    __device__ bool await(fabric::SignalKind kind, const std::uint64_t* word, std::uint64_t epoch,
+                          fabric::protocol::Order order, bool waits) {
         const bool acquire = order == fabric::protocol::Order::kAcquire;
-        bool done = !peer_;
+        bool done = !waits;
         std::uint64_t seen = 0;
         std::uint64_t start = 0;
         for (unsigned spins = 0;; ++spins) {
@@ -133,12 +161,14 @@ class FabricPort {
         }
         // A peer at this very epoch must mean this very call.
         const std::uint64_t tag = kind == fabric::SignalKind::kBarrier ? chain_ : call_.signature;
-        const bool differs = peer_ && kind != fabric::SignalKind::kCredit &&
+        const bool differs = waits && kind != fabric::SignalKind::kCredit &&
                              fabric::protocol::epoch_of(seen) == epoch &&
                              fabric::protocol::tag_of(seen) != (tag & fabric::protocol::kTagMask);
         const unsigned wrong = __ballot_sync(kAll, differs);
-        if (wrong == 0) return true;
-        return fail(fabric::FailureKind::kDisagreement, kind, wrong, epoch, seen);
+        if (wrong != 0) return fail(fabric::FailureKind::kDisagreement, kind, wrong, epoch, seen);
+        if (waits) Peers::arrived(group_, lane_, word, seen);
+        __syncwarp();
+        return true;
     }
 
     /// The slow half of a wait: is there still hope that the words will come?
@@ -187,7 +217,7 @@ class FabricPort {
         failure.epoch = epoch;
         const std::uint64_t word = failure.encode();
         adopt(word, __shfl_sync(kAll, seen, __ffs(ranks) - 1));
-        if (peer_) st_release_sys_u64(&theirs().abort, word);
+        store(&there().abort, word, fabric::protocol::Order::kRelease);
         if (group_.trap) {
             fence_acq_rel_sys();
             __trap();
@@ -205,5 +235,7 @@ class FabricPort {
     bool peer_;
     std::uint64_t broken_, number_, chain_, barrier_, sent_, received_;
 };
+
+using FabricPort = BasicFabricPort<MappedPeers>;
 
 }  // namespace xstage::device

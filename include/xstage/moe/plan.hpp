@@ -77,6 +77,7 @@ struct Layout {
     std::int64_t act, act_scale;        ///< Linear-1's output, the same way
     std::int64_t row_weight, row_route;
     std::int64_t row_begin, row_count;             ///< per held expert: first block, rows
+    std::int64_t pair_begin;                       ///< per held expert: first pair of its blocks
     std::int64_t pulled, first_done, second_done;  ///< per block: what is finished of it
     std::int64_t sent;                             ///< per expert: routes of this rank
     std::int64_t control;                          ///< kernels/moe/params.hpp
@@ -98,8 +99,8 @@ std::int32_t least_ring(const Problem& problem, const plan::MoeOrder& order);
 /// Throws Error (kBadInput) for an order that makes no sense or needs a larger ring.
 void check_order(const Problem& problem, const Layout& layout, const plan::MoeOrder& order);
 
-/// "wave:4", "wave:all", "alternate", "lead:8", "ratio"; then perhaps "+SLACK" (alternate, ratio)
-/// and "/BAND". Throws Error (kBadInput).
+/// "wave:4", "wave:all", "alternate", "lead:8", "ratio"; then perhaps "+SLACK" (alternate, ratio),
+/// "/BAND" and "*2". Throws Error (kBadInput).
 plan::MoeOrder parse_order(const std::string& text);
 std::string name_of(const plan::MoeOrder& order);
 

@@ -30,11 +30,14 @@ struct MoeOrder {
     /// Rows of one expert whose tiles are walked column by column, so that they read the same
     /// weights at the same time. 1: row by row. With kLead not more than the lead.
     std::int32_t band = 1;
+    /// CTAs that do the tiles of as many neighbouring blocks of an expert at a time, and load the
+    /// weights once for all: 1 or 2. The rows that the order goes by are then pairs of blocks.
+    std::int32_t ctas = 1;
 };
 
-/// The tiles of one rank. A row is one block of tokens of one expert: it has `n1` Linear-1 tiles,
-/// and `n2` Linear-2 tiles that need all of them. Rows [row_begin[e], row_begin[e+1]) are expert
-/// e's.
+/// The tiles of one rank. A row is one block of tokens of one expert (or MoeOrder::ctas): it has
+/// `n1` Linear-1 tiles, and `n2` Linear-2 tiles that need all of them. Rows [row_begin[e],
+/// row_begin[e+1]) are expert e's.
 struct MoeGrid {
     std::int32_t experts = 0;
     std::int32_t n1 = 1;

@@ -19,19 +19,20 @@ void check(cudaError_t error, const char* what) {
 /// The ranks of one device, which one launch serves.
 struct DeviceRanks {
     int device = 0;
+    int blocks = 0;                  ///< CTAs per rank
     std::vector<std::size_t> index;  ///< into the ranks of this process
     kernels::KernelParams params{};
 };
 
 class CudaEngine final : public Engine {
   public:
-    explicit CudaEngine(const EngineArgs& args) : args_(args), variant_{args.problem.type, false} {
+    explicit CudaEngine(const EngineArgs& args) : args_(args) {
         const std::vector<int>& devices = args.fabric.impl().cuda_devices;
         for (std::size_t i = 0; i < devices.size(); ++i) {
             auto found = std::find_if(devices_.begin(), devices_.end(),
                                       [&](const auto& d) { return d.device == devices[i]; });
             if (found == devices_.end()) {
-                devices_.push_back({devices[i], {}, {}});
+                devices_.push_back({devices[i], 0, {}, {}});
                 found = devices_.end() - 1;
             }
             found->index.push_back(i);
@@ -47,6 +48,7 @@ class CudaEngine final : public Engine {
             check(cudaSetDevice(ranks.device), "cudaSetDevice");
             ranks.params.order = order;
             ranks.params.store = path;
+            ranks.params.blocks = ranks.blocks / order.ctas * order.ctas;
             for (std::size_t i = 0; i < ranks.index.size(); ++i) {
                 const Input& in = inputs[ranks.index[i]];
                 bring(in, rank_of(ranks, i), stream);
@@ -55,8 +57,8 @@ class CudaEngine final : public Engine {
                 to.tokens = in.tokens;
                 to.tokens_at = in.tokens_at;
             }
-            check(kernels::launch(variant_, ranks.params, static_cast<int>(ranks.index.size()),
-                                  stream),
+            check(kernels::launch(variant_of(order.ctas), ranks.params,
+                                  static_cast<int>(ranks.index.size()), stream),
                   "launching the MoE kernel");
         }
     }
@@ -64,24 +66,37 @@ class CudaEngine final : public Engine {
     int stamp_producers() const override {
         int most = 0;
         for (const DeviceRanks& ranks : devices_)
-            most = std::max(most, ranks.params.blocks * kernels::kStoringWarps);
+            most = std::max(most, ranks.blocks * kernels::kStoringWarps);
         return most;
     }
 
     void set_stamps(std::span<const StampBuffer> buffers) override {
-        variant_.stamped = !buffers.empty();
+        stamped_ = !buffers.empty();
         for (DeviceRanks& ranks : devices_) {
             for (std::size_t i = 0; i < ranks.index.size(); ++i)
                 ranks.params.rank[i].stamps =
                     buffers.empty() ? StampBuffer{} : buffers[ranks.index[i]];
             if (buffers.empty()) continue;
-            int unused = 0;
             check(cudaSetDevice(ranks.device), "cudaSetDevice");
-            check(kernels::preload(variant_, &unused), "loading the stamping kernel");
+            least_resident();
         }
     }
 
   private:
+    kernels::Variant variant_of(std::int32_t ctas) const {
+        return {args_.problem.type, stamped_, ctas};
+    }
+    /// CTAs that the current device holds at a time, whatever the order. Loads the kernels: a call
+    /// may be captured.
+    int least_resident() const {
+        int least = std::numeric_limits<int>::max();
+        for (const int ctas : {1, 2}) {
+            int resident = 0;
+            check(kernels::preload(variant_of(ctas), &resident), "loading the MoE kernel");
+            least = std::min(least, resident);
+        }
+        return least;
+    }
     int rank_of(const DeviceRanks& ranks, std::size_t i) const {
         return args_.fabric.local_ranks()[ranks.index[i]];
     }
@@ -120,27 +135,22 @@ class CudaEngine final : public Engine {
         const Problem& p = args_.problem;
         const Layout& at = args_.layout;
         check(cudaSetDevice(ranks.device), "cudaSetDevice");
-        int processors = 0;
         int major = 0;
-        int per_processor = 0;
-        check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, ranks.device),
-              "cudaDeviceGetAttribute");
         check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ranks.device),
               "cudaDeviceGetAttribute");
         if (major != 9)
             throw Error(ErrorKind::kUnsupported,
                         fmt::format("the MoE kernels need compute capability 9.0, device {} has {}",
                                     ranks.device, major));
-        check(kernels::preload(variant_, &per_processor), "loading the MoE kernel");
         const int local = static_cast<int>(ranks.index.size());
-        const int most = per_processor * processors / local;
+        const int most = least_resident() / local;
         kernels::KernelParams& params = ranks.params;
-        params.blocks = args_.options.blocks == 0 ? most : args_.options.blocks;
+        ranks.blocks = args_.options.blocks == 0 ? most : args_.options.blocks;
         // They wait for each other, so all must be resident.
-        if (params.blocks < 1 || params.blocks > most)
+        if (ranks.blocks < 1 || ranks.blocks > most)
             throw Error(ErrorKind::kBadInput,
                         fmt::format("{} CTAs for each of {} ranks on device {}: at most {} fit",
-                                    params.blocks, local, ranks.device, most));
+                                    ranks.blocks, local, ranks.device, most));
         params.group = *args_.fabric.device_group(device_index);
         params.call.signature = signature();
         params.at = at;
@@ -189,7 +199,7 @@ class CudaEngine final : public Engine {
     }
 
     EngineArgs args_;
-    kernels::Variant variant_;
+    bool stamped_ = false;
     std::vector<DeviceRanks> devices_;
 };
 

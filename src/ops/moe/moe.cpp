@@ -58,6 +58,8 @@ MegaMoe::MegaMoe(fabric::Fabric& fabric, const Problem& problem, std::span<const
         if (problem.ranks != fabric.world())
             bad(fmt::format("the problem names {} ranks, the group has {}", problem.ranks,
                             fabric.world()));
+        if (fabric.impl().several_nodes())
+            throw Error(ErrorKind::kUnsupported, "MegaMoe works within one node");
         m.layout = make_layout(problem, options);
         if (weights.size() != fabric.local_ranks().size())
             bad(fmt::format("{} sets of weights for {} ranks of this process", weights.size(),

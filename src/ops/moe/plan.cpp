@@ -72,7 +72,9 @@ std::int32_t least_ring(const Problem& p, const plan::MoeOrder& order) {
         (std::int64_t{p.ranks} * p.top_k + (p.shared ? 1 : 0)) * std::int64_t{p.max_tokens};
     const auto all = static_cast<std::int32_t>(
         (rows + std::int64_t{p.held_experts()} * (kTileRows - 1)) / kTileRows);
-    return order.kind == plan::MoeOrderKind::kLead ? std::min(all, plan::least_ring(order)) : all;
+    // A pair's blocks may lie on both sides of the ring's end, so pairs take no ring.
+    const bool ring = order.kind == plan::MoeOrderKind::kLead && order.ctas == 1;
+    return ring ? std::min(all, plan::least_ring(order)) : all;
 }
 
 Layout make_layout(const Problem& p, const Options& o) {
@@ -103,6 +105,7 @@ Layout make_layout(const Problem& p, const Options& o) {
     at.row_route = regions.add(pool * 4);
     at.row_begin = regions.add((std::int64_t{p.held_experts()} + 1) * 4);
     at.row_count = regions.add(std::int64_t{p.held_experts()} * 4);
+    at.pair_begin = regions.add((std::int64_t{p.held_experts()} + 1) * 4);
     at.pulled = regions.add(std::int64_t{at.max_blocks} * 4);
     at.first_done = regions.add(std::int64_t{at.max_blocks} * 4);
     at.second_done = regions.add(std::int64_t{at.max_blocks} * 4);
@@ -124,6 +127,8 @@ std::size_t workspace_bytes(const Problem& problem, const Options& options) {
 void check_order(const Problem& p, const Layout& at, const plan::MoeOrder& order) {
     if (order.wave < 0 || order.lead < 0 || order.slack < 0 || order.band < 0)
         bad(fmt::format("order {}: counts must not be negative", name_of(order)));
+    if (order.ctas != 1 && order.ctas != 2)
+        bad(fmt::format("order {}: one CTA does a tile, or two do two", name_of(order)));
     if (order.kind == plan::MoeOrderKind::kLead && order.lead < 1)
         bad("order lead: the lead is at least 1");
     const std::int32_t least = least_ring(p, order);
@@ -135,6 +140,12 @@ void check_order(const Problem& p, const Layout& at, const plan::MoeOrder& order
 plan::MoeOrder parse_order(const std::string& text) {
     plan::MoeOrder order;
     std::string head = text;
+    if (const auto star = head.find('*'); star != std::string::npos) {
+        order.ctas = number_in(text, head.substr(star + 1));
+        if (order.ctas != 1 && order.ctas != 2)
+            bad(fmt::format("'{}': one CTA does a tile, or two (*2) do two", text));
+        head.resize(star);
+    }
     if (const auto slash = head.find('/'); slash != std::string::npos) {
         order.band = number_in(text, head.substr(slash + 1));
         if (order.band == 0) bad(fmt::format("'{}': a band has at least one row", text));
@@ -164,7 +175,7 @@ plan::MoeOrder parse_order(const std::string& text) {
     } else {
         bad(
             fmt::format("'{}' is not an order: wave:N, wave:all, alternate, lead:N or ratio, "
-                        "perhaps with +SLACK or /BAND",
+                        "perhaps with +SLACK, /BAND or *2",
                         text));
     }
     if (order.slack != 0 && (head == "wave" || head == "lead"))
@@ -190,6 +201,7 @@ std::string name_of(const plan::MoeOrder& order) {
     }
     if (order.slack != 0) name += fmt::format("+{}", order.slack);
     if (order.band > 1) name += fmt::format("/{}", order.band);
+    if (order.ctas > 1) name += fmt::format("*{}", order.ctas);
     return name;
 }
 

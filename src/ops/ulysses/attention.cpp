@@ -78,6 +78,8 @@ UlyssesAttention::Impl::Impl(fabric::Fabric& group, const Problem& problem, cons
         if (!options.plug.run)
             options.plug.run =
                 fabric.backend() == fabric::Backend::kHost ? reference_attention : cudnn_plug().run;
+        if (fabric.impl().several_nodes())
+            throw Error(ErrorKind::kUnsupported, "UlyssesAttention works within one node");
         plan = plan_for(fabric, problem, options);
         if (options.buffers < 1) bad("at least one buffer is needed");
         mover = fabric.backend() == fabric::Backend::kHost ? make_host_mover()

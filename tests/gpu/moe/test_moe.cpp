@@ -168,7 +168,7 @@ TEST_P(MegaMoeOnGpu, BlocksOfEveryFilling) {
         GpuLayer layer(c);
         const auto first = layer.run();
         expect_near(c, first);
-        for (const char* name : {"lead:1", "ratio", "alternate/4"})
+        for (const char* name : {"lead:1", "ratio", "alternate/4", "wave:all*2", "ratio*2"})
             for (const StorePath path : {StorePath::kSt16, StorePath::kBulk}) {
                 layer.moe().set_order(parse_order(name));
                 layer.moe().set_store_path(path);

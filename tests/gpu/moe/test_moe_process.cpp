@@ -70,7 +70,8 @@ TEST_P(MegaMoeProcesses, ComputeTheLayerUnderEveryOrder) {
             const auto first = layer.run();
             const auto r = static_cast<std::size_t>(rank);
             SUITE_REQUIRE(suite::distance(first, {oracle[r]}) < tolerance(GetParam()));
-            for (const char* name : {"wave:1", "alternate+264/16", "lead:3", "ratio"}) {
+            for (const char* name :
+                 {"wave:1", "alternate+264/16", "lead:3", "ratio", "wave:all*2"}) {
                 layer.moe().set_order(parse_order(name));
                 SUITE_REQUIRE(layer.run() == first);
             }

@@ -43,7 +43,7 @@ TEST_P(MegaMoeRepeated, StampsAccountForEveryRowAndChangeNoBit) {
                 rank.experts[i] = static_cast<std::int32_t>(i % 8);
         GpuLayer layer(c);
         const auto first = layer.run();
-        for (const char* name : {"wave:all", "alternate+264/16"})
+        for (const char* name : {"wave:all", "alternate+264/16", "wave:all*2"})
             for (const StorePath path : {StorePath::kSt16, StorePath::kBulk}) {
                 layer.moe().set_order(parse_order(name));
                 layer.moe().set_store_path(path);

@@ -95,8 +95,6 @@ TEST(CApi, FailuresHaveANumberAndWordsOfTheirThread) {
     EXPECT_EQ(xstage_fabric_create(&options, &fabric), XSTAGE_BAD_INPUT);
     EXPECT_THAT(xstage_last_error(), HasSubstr("not 99"));
     options = c_options("x", 0, 1);
-    options.backend = XSTAGE_BACKEND_NVSHMEM;
-    EXPECT_EQ(xstage_fabric_create(&options, &fabric), XSTAGE_UNSUPPORTED);
     options.backend = 7;
     EXPECT_EQ(xstage_fabric_create(&options, &fabric), XSTAGE_BAD_INPUT);
     options = c_options("x", 0, 1);

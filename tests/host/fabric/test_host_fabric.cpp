@@ -38,6 +38,9 @@ TEST_P(HostFabric, SymmetricBuffer) {
 TEST_P(HostFabric, StitchedTensor) {
     everywhere(suite::stitched_tensor);
 }
+TEST_P(HostFabric, Puts) {
+    everywhere(suite::puts);
+}
 TEST_P(HostFabric, AbandonedCalls) {
     everywhere(suite::abandoned_calls);
 }

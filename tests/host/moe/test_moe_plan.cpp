@@ -3,6 +3,7 @@
 #include <rapidcheck/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -120,6 +121,8 @@ TEST(MoePlan, LimitIsKeptAndTheRingHelps) {
     o.ring_blocks = 8;
     EXPECT_THROW(make_layout(p, o), Error);
     o.ring_blocks = 9;
+    o.order = parse_order("lead:8*2");  // pairs take no ring
+    EXPECT_THROW(make_layout(p, o), Error);
     o.order = parse_order("wave:1");  // one expert may get all rows
     EXPECT_THROW(make_layout(p, o), Error);
     o.workspace_limit = 0;
@@ -139,10 +142,10 @@ RC_GTEST_PROP(MoePlan, RegionsDoNotOverlap, ()) {
     p.shared = p.top_k < 32 && *rc::gen::arbitrary<bool>();
     const Layout at = make_layout(p);
     const std::int64_t regions[] = {
-        at.x,         at.x_scale,   at.experts,      at.weights, at.sorted,     at.arrived,
-        at.combine,   at.pool_x,    at.pool_x_scale, at.act,     at.act_scale,  at.row_weight,
-        at.row_route, at.row_begin, at.row_count,    at.pulled,  at.first_done, at.second_done,
-        at.sent,      at.control,   at.bytes};
+        at.x,           at.x_scale,   at.experts,      at.weights,    at.sorted,    at.arrived,
+        at.combine,     at.pool_x,    at.pool_x_scale, at.act,        at.act_scale, at.row_weight,
+        at.row_route,   at.row_begin, at.row_count,    at.pair_begin, at.pulled,    at.first_done,
+        at.second_done, at.sent,      at.control,      at.bytes};
     for (std::size_t i = 1; i < std::size(regions); ++i) {
         RC_ASSERT(regions[i] % 1024 == 0);
         RC_ASSERT(regions[i] >= regions[i - 1]);
@@ -162,10 +165,13 @@ RC_GTEST_PROP(MoePlan, RegionsDoNotOverlap, ()) {
 }
 
 TEST(MoePlan, InterleavesWhereTheLinkWouldHoldLinearTwoUp) {
-    const auto chosen = [](int ranks, int intermediate, Type type, int tokens = 8192) {
+    const auto chosen = [](int ranks, int intermediate, Type type, int tokens = 8192,
+                           int local_experts = 1) {
         Problem p = small();
+        p.hidden = 2048;
         p.max_tokens = tokens;
         p.ranks = ranks;
+        p.experts = ranks * local_experts;
         p.intermediate = intermediate;
         p.type = type;
         return choose_order(p).kind;
@@ -178,10 +184,41 @@ TEST(MoePlan, InterleavesWhereTheLinkWouldHoldLinearTwoUp) {
     EXPECT_EQ(chosen(8, 1536, Type::kFp8), plan::MoeOrderKind::kWave);
     EXPECT_EQ(chosen(2, 3072, Type::kFp8), plan::MoeOrderKind::kWave);
     EXPECT_EQ(chosen(2, 2048, Type::kBf16), plan::MoeOrderKind::kWave);
-    // One expert a rank: 6 * 512 * 768 FLOP a row at 1e15 a second against 3 * 512 * 768 bytes at
-    // 4.2e12 are equal at 119 rows, and two slots make 119 tokens twice as many.
-    EXPECT_EQ(chosen(8, 768, Type::kFp8, 118), plan::MoeOrderKind::kWave);
-    EXPECT_EQ(chosen(8, 768, Type::kFp8, 120), plan::MoeOrderKind::kAlternate);
+    // 6 * 2048 * 768 FLOP a row at 1e15 a second against 3 * 2048 * 768 bytes at 4.2e12 are equal
+    // at 119 rows of an expert, and two slots make 119 tokens twice as many.
+    EXPECT_EQ(chosen(8, 768, Type::kFp8, 118 * 64, 64), plan::MoeOrderKind::kWave);
+    EXPECT_EQ(chosen(8, 768, Type::kFp8, 120 * 64, 64), plan::MoeOrderKind::kAlternate);
+    // In waves a row takes 4 * 2048 * 768 / 1e15 + 7/8 * 2 * 2048 / 370e9 seconds, interleaved 1.22
+    // times the second, which is the longer: 4.16 ns are saved, 10 us of 2,404 rows.
+    EXPECT_EQ(chosen(8, 768, Type::kFp8, 1100), plan::MoeOrderKind::kWave);
+    EXPECT_EQ(chosen(8, 768, Type::kFp8, 1250), plan::MoeOrderKind::kAlternate);
+}
+
+// Of one GPU's recorded calls: pairs where they are chosen, single CTAs elsewhere.
+TEST(MoePlan, TheChosenWaveIsTheBestRecordedOneOrNearIt) {
+    std::ifstream in(XSTAGE_SOURCE_DIR "/bench/results/h200/moe.json");
+    const auto document = nlohmann::json::parse(in);
+    int pairs = 0;
+    double log_loss = 0;
+    for (const auto& row : document["rows"]) {
+        Problem p;
+        p.max_tokens = row["tokens"];
+        p.hidden = row["hidden"];
+        p.intermediate = row["intermediate"];
+        p.experts = row["local_experts"];
+        p.top_k = row["top_k"];
+        p.type = row["type"] == "fp8" ? Type::kFp8 : Type::kBf16;
+        const plan::MoeOrder chosen = choose_order(p);
+        pairs += chosen.ctas == 2 ? 1 : 0;
+        const auto us = [&](const char* name) { return row["orders"][name]["us"].get<double>(); };
+        const double best =
+            std::min({us("wave:4"), us("wave:8"), us("wave:all"), us("wave:all*2")});
+        const double loss = row["orders"][name_of(chosen)]["us"].get<double>() / best;
+        EXPECT_LE(loss, 1.08) << row["shape"] << row["type"] << row["tokens"];
+        log_loss += std::log(loss);
+    }
+    EXPECT_GT(pairs, 0);
+    EXPECT_LE(std::exp(log_loss / 168), 1.01);
 }
 
 // What is chosen for two GPUs was not predicted to be slower than the best wave.
@@ -213,12 +250,13 @@ TEST(MoePlan, TheChoiceIsNeverPredictedSlowerThanTheBestWave) {
 }
 
 TEST(MoePlan, OrdersAreNamedAsTheyAreParsed) {
-    for (const char* name : {"wave:all", "wave:1", "wave:12", "alternate", "alternate+264",
-                             "lead:8", "ratio", "ratio+3", "ratio+3/4", "wave:2/16"})
+    for (const char* name :
+         {"wave:all", "wave:1", "wave:12", "alternate", "alternate+264", "lead:8", "ratio",
+          "ratio+3", "ratio+3/4", "wave:2/16", "wave:all*2", "alternate+132/16*2"})
         EXPECT_EQ(name_of(parse_order(name)), name);
     for (const char* name :
          {"", "wave", "wave:0", "wave:-1", "lead:0", "lead:x", "ratio:2", "alternate+", "wave:2+3",
-          "waves:2", "lead:99999999999", "lead:2/0", "lead:2/"})
+          "waves:2", "lead:99999999999", "lead:2/0", "lead:2/", "wave:1*0", "wave:1*3", "wave:1*"})
         EXPECT_THROW(parse_order(name), Error) << name;
 }
 

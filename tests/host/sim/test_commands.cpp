@@ -22,7 +22,7 @@ std::string scenario_text(const std::string& rest) {
 }
 
 TEST(Scenario, ExamplesRun) {
-    for (const char* name : {"ulysses.json", "moe.json", "trace.json"}) {
+    for (const char* name : {"ulysses.json", "moe.json", "trace.json", "two_nodes.json"}) {
         const auto result = run_xstage({"simulate", kExamples + name, "--json"});
         ASSERT_EQ(result.code, 0) << result.err;
         const core::Json json = core::parse_json(result.out, name);
