@@ -185,13 +185,14 @@ def ulysses_kernels():
     return table(("S x heads x D", "cuDNN, batched", "cuDNN, pages", "ours, batched", "ours, pages", "ours, peers"), rows)
 
 
-def ulysses_fa3():
+def ulysses_flash():
     names = ("kernels batched", "kernels pages", "attend, batched", "attend, pages", "attend, serial packed")
     rows = [
-        (f"{s['rows']} x {s['heads']} x {s['head_dim']}", *(f"{s['variants'][n]['over_attention']:.3f}" for n in names))
-        for s in load("bench/results/h200/ulysses_fa3.json")["shapes"]
+        (f"{s['rows']} x {s['heads']} x {s['head_dim']}", kernel, *(f"{s['variants'][n]['over_attention']:.3f}" for n in names))
+        for kernel, file in (("3", "ulysses_fa3"), ("4", "ulysses_fa4"))
+        for s in load(f"bench/results/h200/{file}.json")["shapes"]
     ]
-    return table(("S x heads x D", "its calls, batched", "pages", "attend, batched", "pages", "serial packed"), rows)
+    return table(("S x heads x D", "FlashAttention", "its calls, batched", "pages", "attend, batched", "pages", "serial packed"), rows)
 
 
 def ulysses_exchange():
@@ -322,14 +323,14 @@ def host_bench(name, columns):
     for b in load(ROOT / f"bench/results/host/{name}.json")["benchmarks"]:
         if b.get("aggregate_name") != "median":
             continue
-        run = re.sub(r"/(iterations:\d+|real_time)", "", b["run_name"])
+        run = re.sub(r"/(iterations:\d+|real_time|process_time)", "", b["run_name"])
         cells = (short(b[key] * scale) if key in b else "" for key, scale in columns.values())
         rows.append((f"`{run}`", f"{short(b['real_time'])} {b['time_unit']}", *cells))
     return table(("benchmark", "median", *columns), sorted(rows))
 
 
 def bench_model():
-    return host_bench("bench_model", {"peak MB": ("peak_MB", 1)})
+    return host_bench("bench_model", {"CPU s, all threads": ("cpu_time", 1), "peak MB": ("peak_MB", 1)})
 
 
 def model_recordings():
@@ -346,7 +347,7 @@ def bench_sim():
 
 
 TABLES = {f.__name__: f for f in (parameters, all_parameters, held_out, held_out_by_sms, rates, litmus, fabric, attention, sparse, bench_model, model_recordings, bench_sim,
-                              ulysses_p2, ulysses_p4, attention_error, ulysses_fa3, ulysses_own, ulysses_kernels, ulysses_exchange, moe, moe_few_tokens, moe_orders, moe_predicted, moe_spans, python_overhead)}
+                              ulysses_p2, ulysses_p4, attention_error, ulysses_flash, ulysses_own, ulysses_kernels, ulysses_exchange, moe, moe_few_tokens, moe_orders, moe_predicted, moe_spans, python_overhead)}
 
 
 def main():

@@ -3,13 +3,14 @@
 
     python3 bench/ulysses/foreign.py --library build/cuda/bench/libxstage_ulysses_c.so --output fa3.json
 
-The kernel is FlashAttention-3's forward (package fa3-fwd). Its calls are recorded from one whole
-`attend` and replayed by themselves: what the place of the output costs is their time against the
+The kernel is FlashAttention's forward: 3 (package fa3-fwd) or 4 (flash-attn-4). Its calls are recorded from
+one whole `attend` and replayed by themselves: what the place of the output costs is their time against the
 same kernel with a packed output. Graph replays, contenders in a new random order in each repetition.
 """
 import argparse
 import ctypes
 import datetime
+import importlib.metadata
 import json
 import random
 import statistics
@@ -62,6 +63,8 @@ def tensor(view, batch, rows, heads, dim):
 
 
 class Fa3:
+    package = "fa3-fwd"
+
     def __init__(self):
         import fa3_fwd._C  # noqa: F401  registers torch.ops.fa3_fwd
 
@@ -70,6 +73,23 @@ class Fa3:
         index = torch.zeros(q.shape[0], dtype=torch.int32, device="cuda") if shared else None
         torch.ops.fa3_fwd.fwd(q, k, v, None, None, None, out, *[None] * 8, index, *[None] * 7, q.shape[-1] ** -0.5,
                               False, -1, -1, 0, 0.0, True, None, 1, None, 0)
+
+
+class Fa4:
+    package = "flash-attn-4"
+
+    def __init__(self):
+        from flash_attn.cute.interface import _flash_attn_fwd
+
+        self.forward = _flash_attn_fwd
+
+    def __call__(self, q, k, v, out, shared):
+        if shared:
+            k, v = (x.expand(q.shape[0], -1, -1, -1) for x in (k, v))
+        self.forward(q, k, v, softmax_scale=q.shape[-1] ** -0.5, out=out)
+
+
+KERNELS = {"fa3": Fa3, "fa4": Fa4}
 
 
 def checked(lib, code):
@@ -184,6 +204,7 @@ def measure(lib, kernel, shape, world, repetitions):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", required=True)
+    parser.add_argument("--kernel", choices=KERNELS, default="fa3")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--repetitions", type=int, default=15)
     parser.add_argument("--commit", default="")
@@ -192,14 +213,16 @@ def main():
     lib = ctypes.CDLL(a.library)
     lib.xstage_last_error.restype = ctypes.c_char_p
     random.seed(1)
+    kernel = KERNELS[a.kernel]()
     shapes = [(2048, 24, 128), (4096, 24, 128), (4096, 40, 128), (8192, 40, 128)]
     document = {"schema_version": 1, "kind": "bench-ulysses-foreign", "provenance": {
-        "gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "kernel": "fa3-fwd 0.0.3", "git_commit": a.commit,
+        "gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "git_commit": a.commit,
+        "kernel": f"{kernel.package} {importlib.metadata.version(kernel.package)}",
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "argv": sys.argv},
         "ranks": a.ranks, "shapes": []}
     for shape in shapes:
         with torch.cuda.stream(torch.cuda.Stream()):
-            document["shapes"].append(measure(lib, Fa3(), shape, a.ranks, a.repetitions))
+            document["shapes"].append(measure(lib, kernel, shape, a.ranks, a.repetitions))
         print(shape, {n: round(v["over_attention"], 3) for n, v in document["shapes"][-1]["variants"].items()},
               document["shapes"][-1]["elements_differing_from_serial"], file=sys.stderr)
     with open(a.output, "w") as f:

@@ -20,10 +20,13 @@ struct Estimate {
     std::string reason;  ///< why there is no value, or how one was found without an interval
 };
 
-/// How one kind of store leaves a producer (an SM). SM cycles: this is the issue side.
+/// How one kind of store leaves a producer (an SM). SM cycles: this is the issue side. Rates and
+/// rooms count bytes on the way.
 struct StorePath {
     std::string name;          ///< "st16", "bulk", ...
     Bytes instruction;         ///< stored by one instruction of one issuer
+    double wire = 1;           ///< bytes on the way per byte stored: 8 if 4 bytes take a sector
+    double link_cost = 1;      ///< link time of such a byte, that of the first path being 1
     bool per_warp = true;      ///< every warp issues; else one thread per SM
     bool warps_apart = false;  ///< recorded with every warp counting its gap from its own end
     Cycles start;              ///< before the first byte

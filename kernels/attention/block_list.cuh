@@ -39,6 +39,7 @@ struct BlockList {
     static_assert(C::kRows == 128 && C::kKeys == 128, "a tile is a block of the mask");
 
     static constexpr bool kHasEdge = false;
+    static constexpr bool kHides = false;
     std::int32_t count;  ///< key blocks of this tile
     std::int32_t first;  ///< keys in the first one
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "causal_order.hpp"
 #include "xstage/error.hpp"
 
 namespace xstage::attention {
@@ -25,23 +26,24 @@ double predicted_cost(const Instance& instance, const AttentionTypeAndShape& sha
     // A tall tile reads each key block for 192 rows instead of 128. On a GPU at its power limit
     // that saves 7% of the time of a long launch at head size 128 (700 against 650 TFLOP/s).
     constexpr double kLowTile = 1.07;
-    // Start and end of a tile, when its groups wait for first keys and last stores, in keys.
-    constexpr double kTileOverheadKeys = 160;
-    // Causal tiles shrink along the order, so the last wave is short and fills gaps of earlier
-    // ones.
-    constexpr double kLastCausalWave = 0.7;
+    const double rate = instance.rows < 192 ? kLowTile : 1.0;
 
+    if (shape.mask == MaskKind::kCausal) {
+        const CausalTiles tiles{instance.rows, instance.keys, shape.q_rows, shape.kv_rows};
+        plan::AttentionGrid grid;
+        grid.tiles = tiles.count();
+        grid.heads = static_cast<std::int32_t>(shape.sequences);
+        grid.batches = 1;
+        grid.order = plan::TileOrder::kLongestFirst;
+        grid.group =
+            causal_group(grid, tiles, std::max(1, sms), heads_in_l2(shape.kv_rows, shape.head_dim));
+        return longest_share(grid, tiles, std::max(1, sms)) * rate;
+    }
     const auto divide_up = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
     const std::int64_t units = divide_up(shape.q_rows, instance.rows) * shape.sequences;
-    const std::int64_t workers = std::max(1, sms);
-    double waves = static_cast<double>(divide_up(units, workers));
-    double keys = static_cast<double>(divide_up(shape.kv_rows, instance.keys) * instance.keys);
-    if (shape.mask == MaskKind::kCausal) {
-        waves = static_cast<double>(units) / static_cast<double>(workers) + kLastCausalWave;
-        keys /= 2;
-    }
-    const double tile = instance.rows * (keys + kTileOverheadKeys);
-    return waves * tile * (instance.rows < 192 ? kLowTile : 1.0);
+    const auto waves = static_cast<double>(divide_up(units, std::max(1, sms)));
+    const auto keys = static_cast<double>(divide_up(shape.kv_rows, instance.keys) * instance.keys);
+    return waves * instance.rows * (keys + kTileOverheadKeys) * rate;
 }
 
 const Instance& choose(const AttentionTypeAndShape& shape, int sms, const std::string& name) {

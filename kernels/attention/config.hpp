@@ -19,7 +19,7 @@ enum class Turns {
 /// What is fixed when the kernel is compiled. One tile is 64 query rows per math warpgroup; keys
 /// are taken `kKeys` at a time through a ring of `kSlots` slots that K and V blocks share.
 template <class Element_, int kHeadDim_, MaskKind kMask_, int kMathGroups_, int kKeys_, int kSlots_,
-          Turns kTurns_, bool kQueryInRegisters_>
+          Turns kTurns_, bool kQueryInRegisters_, bool kIntegerMaximum_>
 struct Config {
     using Element = Element_;
     static constexpr int kHeadDim = kHeadDim_;
@@ -30,6 +30,8 @@ struct Config {
     static constexpr Turns kTurns = kTurns_;
     /// Q is read from shared memory once a tile instead of once a key block: costs its registers.
     static constexpr bool kQueryInRegisters = kQueryInRegisters_;
+    /// Fewer instructions a block for more code (row_maximum.cuh): no gain where blocks are few.
+    static constexpr bool kIntegerMaximum = kIntegerMaximum_;
 
     static constexpr int kGroupRows = 64;
     static constexpr int kRows = kGroupRows * kMathGroups;

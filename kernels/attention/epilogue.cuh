@@ -23,7 +23,7 @@ struct Epilogue {
     unsigned char* buffer;  ///< [panel][row] of 128 bytes, swizzled
     int group, warp, lane;  ///< warp within the group
 
-    __device__ __forceinline__ void store(float (&o)[C::kHeadDim / 2], RowSoftmax& softmax,
+    __device__ __forceinline__ void store(float (&o)[C::kHeadDim / 2], RowSoftmax<C>& softmax,
                                           const plan::AttentionTile& at) {
         softmax.sum_over_quad();
         const int first_row = at.tile * C::kRows + group * C::kGroupRows;
@@ -48,13 +48,13 @@ struct Epilogue {
     }
 
   private:
-    __device__ __forceinline__ void write_lse(const RowSoftmax& softmax,
+    __device__ __forceinline__ void write_lse(const RowSoftmax<C>& softmax,
                                               const plan::AttentionTile& at, int first_row) const {
         if (p.lse == nullptr || lane % 4 != 0) return;
         const int row = first_row + warp * 16 + lane / 4;
         float* const lse = p.lse + at.batch * p.lse_stride_batch + at.head * p.lse_stride_head;
-        if (row < p.q_rows) lse[row] = softmax.log_sum(0);
-        if (row + 8 < p.q_rows) lse[row + 8] = softmax.log_sum(1);
+        if (row < p.q_rows) lse[row] = softmax.log_sum(0, p.scale_log2);
+        if (row + 8 < p.q_rows) lse[row + 8] = softmax.log_sum(1, p.scale_log2);
     }
 
     __device__ __forceinline__ void write_shared(const float (&o)[C::kHeadDim / 2]) const {

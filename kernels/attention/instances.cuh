@@ -7,16 +7,18 @@ namespace xstage::attention {
 // The shapes that measured best on H200, one tall and one low: a low tile wastes less where few
 // waves of tall ones would leave SMs idle. What the others gave: bench/notes/attention.md.
 
-template <class Element, MaskKind kMask>
-using Tall128 = Config<Element, 128, kMask, 3, 80, 6, Turns::kFirst, /*query in registers=*/false>;
+// The last two: Q in registers; maximum of integers.
 
 template <class Element, MaskKind kMask>
-using Low128 = Config<Element, 128, kMask, 2, 128, 5, Turns::kFirst, /*query in registers=*/true>;
+using Tall128 = Config<Element, 128, kMask, 3, 80, 6, Turns::kFirst, false, true>;
 
 template <class Element, MaskKind kMask>
-using Tall64 = Config<Element, 64, kMask, 3, 128, 6, Turns::kAlways, /*query in registers=*/false>;
+using Low128 = Config<Element, 128, kMask, 2, 128, 5, Turns::kFirst, true, true>;
 
 template <class Element, MaskKind kMask>
-using Low64 = Config<Element, 64, kMask, 2, 128, 8, Turns::kAlways, /*query in registers=*/true>;
+using Tall64 = Config<Element, 64, kMask, 3, 128, 6, Turns::kAlways, false, true>;
+
+template <class Element, MaskKind kMask>
+using Low64 = Config<Element, 64, kMask, 2, 128, 8, Turns::kAlways, true, false>;
 
 }  // namespace xstage::attention

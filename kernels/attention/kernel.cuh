@@ -44,6 +44,7 @@ struct MathGroup {
 
     float s[C::kKeys / 2];
     float o[C::kHeadDim / 2];
+    float factor[2];  ///< O's, since the last block's softmax
     std::uint32_t probabilities[C::kKeys / 4];
     std::uint32_t q[C::kQueryInRegisters ? C::kHeadDim / 4 : 1];
 
@@ -106,23 +107,35 @@ struct MathGroup {
         for (int i = 0; i < C::kHeadDim / 2; ++i) o[i] = 0.0F;
     }
 
-    /// Waits for the running product and scales O if a reference in this warp has moved.
+    /// Waits for the running product.
     /// The assembler hoists a wait over arithmetic that does not feed it, here the very softmax
     /// that the product is to hide, but not over a store. So there is a store that needs the
     /// softmax's result and never happens: sums are not negative, and only this code knows. (A
     /// branch around the wait would do as well, but all warps of a group must come to the same
     /// wait.)
-    __device__ __forceinline__ void finish_output(const RowSoftmax& softmax,
-                                                  const float (&factor)[2]) {
+    __device__ __forceinline__ void finish_output(const RowSoftmax<C>& softmax) {
         device::st_shared_if_negative(&shared.never_written, softmax.sum[0] + softmax.sum[1]);
         wait_products<0>();
         fence_registers(o);
+    }
+
+    /// Scales O if a reference in this warp has moved.
+    __device__ __forceinline__ void follow_reference() {
         const bool moved = factor[0] != 1.0F || factor[1] != 1.0F;
         if (__any_sync(0xffffffffU, moved)) scale_rows(o, factor);
     }
 
-    __device__ __forceinline__ void first_scores(const Mask<C>& keys, RowSoftmax& softmax,
-                                                 std::int32_t first_row) {
+    /// Blocks 0 to `hidden`-1 hold no key for these rows: gives them back unread, but for the last
+    /// one's values, which come behind the next block's keys.
+    __device__ __forceinline__ void pass_over(std::int32_t hidden) {
+        for (std::int32_t n = 0; n < hidden; ++n) {
+            release(take_slot());
+            if (n > 0) release(take_slot());
+        }
+    }
+
+    __device__ __forceinline__ void first_scores(const Mask<C>& keys, RowSoftmax<C>& softmax,
+                                                 std::int32_t n, std::int32_t first_row) {
         device::mbarrier_wait(&shared.q_full[group], q_parity);
         q_parity ^= 1;
         if constexpr (C::kQueryInRegisters) load_q();
@@ -133,8 +146,7 @@ struct MathGroup {
         wait_products<0>();
         fence_registers(s);
         release(slot);
-        mask(keys, 0, first_row);
-        float factor[2];
+        mask(keys, n, first_row);
         softmax.follow_maximum(s, p.scale_log2, p.rescale_above, factor);
         softmax.exponentiate(s, p.scale_log2);
         pack_all<typename C::Element>(s, probabilities);
@@ -165,11 +177,12 @@ struct MathGroup {
     /// S of block n and O of block n-1 together. Blocks behind the tile's edge (Mask::edge) spare
     /// the questions, which would stand between the product and its softmax.
     template <bool kEdge>
-    __device__ __forceinline__ void overlapped_step(const Mask<C>& keys, RowSoftmax& softmax,
+    __device__ __forceinline__ void overlapped_step(const Mask<C>& keys, RowSoftmax<C>& softmax,
                                                     std::int32_t n, std::int32_t first_row) {
         const std::int32_t key_slot = take_slot();
         if constexpr (C::kTurns == Turns::kAlways) wait_turn();
         start_s(key_slot);
+        follow_reference();  // while the tensor cores work on S
         const std::int32_t value_slot = take_slot();
         if constexpr (kEdge) clear_tail(keys, n - 1, value_slot);
         start_output<C>(o, probabilities, slot_descriptor(value_slot));
@@ -179,10 +192,9 @@ struct MathGroup {
         release(key_slot);
 
         if constexpr (kEdge) mask(keys, n, first_row);
-        float factor[2];
         softmax.follow_maximum(s, p.scale_log2, p.rescale_above, factor);
         softmax.exponentiate(s, p.scale_log2);
-        finish_output(softmax, factor);
+        finish_output(softmax);
         release(value_slot);
         pack_all<typename C::Element>(s, probabilities);
     }
@@ -190,6 +202,7 @@ struct MathGroup {
     __device__ __forceinline__ void output_step(const Mask<C>& keys, std::int32_t n) {
         const std::int32_t slot = take_slot();
         clear_tail(keys, n, slot);
+        follow_reference();
         start_output<C>(o, probabilities, slot_descriptor(slot));
         wait_products<0>();
         fence_registers(o);
@@ -197,13 +210,19 @@ struct MathGroup {
     }
 
     template <class Tile>
-    __device__ __forceinline__ void attend(const Tile& at, RowSoftmax& softmax) {
+    __device__ __forceinline__ void attend(const Tile& at, RowSoftmax<C>& softmax) {
         const Mask<C> keys(p, at);
         const std::int32_t blocks = keys.blocks();
         const std::int32_t first_row = at.tile * C::kRows + group * C::kGroupRows;
         if (blocks == 0) return;
-        first_scores(keys, softmax, first_row);
-        std::int32_t n = 1;
+        std::int32_t n = 0;
+        if constexpr (Mask<C>::kHides) {
+            n = keys.hidden(first_row);
+            pass_over(n);
+        }
+        first_scores(keys, softmax, n, first_row);
+        if (Mask<C>::kHides && n > 0) release(take_slot());
+        ++n;
         if constexpr (Mask<C>::kHasEdge) {
             const std::int32_t edge = keys.edge(first_row);
             for (; n < edge; ++n) overlapped_step<true>(keys, softmax, n, first_row);
@@ -218,7 +237,7 @@ struct MathGroup {
         if (group == C::kMathGroups - 1) pass_turn();  // the first turn is group 0's
         for (typename Parts<C>::Walk walk; !walk.done(p); walk.next()) {
             const auto at = walk.at(p);
-            RowSoftmax softmax;
+            RowSoftmax<C> softmax;
             clear_output();
             attend(at, softmax);
             epilogue.store(o, softmax, at);

@@ -13,6 +13,9 @@ namespace xstage::attention {
 ///   block(n)                 the n-th of them (producer and math warps must be told the same),
 ///   is_partial(n, row)       whether the 64 rows from `row` on have a masked element there,
 ///   apply(s, n, row, pair)   -inf for the masked scores of a thread,
+///   hidden(row)              how many blocks, from the first on, hold no key for the 64 rows; the
+///                            last one is never counted,
+///   kHides                   false: none, and there is no such function,
 ///   clean_keys(n, kv_rows)   how many rows of its V may be multiplied by 0 without a NaN,
 ///   edge(row)                from which block on neither question need be asked at a step that
 ///                            takes the scores of that block and the output of the one before it,
@@ -22,6 +25,8 @@ namespace xstage::attention {
 template <class C>
 struct KeyRange {
     static constexpr bool kHasEdge = true;
+    // Where groups take turns at every block, one cannot leave blocks out by itself.
+    static constexpr bool kHides = C::kMask == MaskKind::kCausal && C::kTurns == Turns::kFirst;
     std::int32_t length;  ///< keys of this sample
     std::int32_t count;   ///< key blocks of this tile
     std::int32_t shift;   ///< causal: row r attends to keys up to r + shift
@@ -50,6 +55,11 @@ struct KeyRange {
             return end > length || end - 1 > first_row + shift;
         }
         return end > length;
+    }
+
+    __device__ std::int32_t hidden(std::int32_t first_row) const {
+        const std::int32_t seen = row_limit(first_row + C::kGroupRows - 1);
+        return count - (seen <= C::kKeys ? 1 : (seen + C::kKeys - 1) / C::kKeys);
     }
 
     /// The engine fills what is behind the tensor with zeros, not what is behind the sample.

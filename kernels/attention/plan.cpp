@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "causal_order.hpp"
 #include "choice.hpp"
 #include "instance.hpp"
 #include "params.hpp"
@@ -80,7 +81,7 @@ AttentionTypeAndShape shape_of(const AttentionArguments& a) {
             a.q_rows, a.kv_rows,  a.heads * a.batches};
 }
 
-void fill_grid(KernelParams& p, const AttentionArguments& a, const Instance& instance) {
+void fill_grid(KernelParams& p, const AttentionArguments& a, const Instance& instance, int sms) {
     const int unit = instance.rows;
     plan::AttentionGrid& grid = p.grid;
     grid.tiles = static_cast<std::int32_t>((a.q_rows + unit - 1) / unit);
@@ -91,13 +92,10 @@ void fill_grid(KernelParams& p, const AttentionArguments& a, const Instance& ins
     grid.order = a.order;
     grid.descending = a.causal;
     if (a.causal && a.order == plan::TileOrder::kHeadMajor) {
-        constexpr std::int64_t kKeyBytesInL2 = 32 << 20;  // of 60 MB on H200; Q and O pass through
-        const std::int64_t bytes_per_head = a.kv_rows * a.head_dim * 4;
-        const std::int64_t sharing = a.heads / a.kv_heads;
-        const std::int64_t fits = kKeyBytesInL2 / std::max<std::int64_t>(1, bytes_per_head);
         grid.order = plan::TileOrder::kLongestFirst;
-        grid.group = static_cast<std::int32_t>(
-            std::clamp<std::int64_t>(fits * sharing, 1, a.heads * a.batches));
+        grid.group = attention::causal_group(
+            grid, {instance.rows, instance.keys, a.q_rows, a.kv_rows}, sms,
+            attention::heads_in_l2(a.kv_rows, a.head_dim) * (a.heads / a.kv_heads));
     }
     std::int64_t row = 0;
     p.destinations.count = grid.destinations;
@@ -172,7 +170,7 @@ AttentionPlan::AttentionPlan(const AttentionArguments& a) : state_(std::make_uni
     if (a.q_rows == 0 || a.batches == 0) return;
 
     attention::BlockParams& p = state_->params;
-    fill_grid(p, a, instance);
+    fill_grid(p, a, instance, sms);
     require(p.grid.size() < std::numeric_limits<std::int32_t>::max() - sms, "too many tiles");
     fill_maps(p, a, instance);
     p.lse = a.lse;

@@ -13,6 +13,7 @@
 #include <atomic>
 
 #include "ulysses/lanes.cuh"
+#include "ulysses/walks.hpp"
 
 namespace xstage::ulysses::kernels {
 
@@ -38,48 +39,12 @@ constexpr int kInFlight = kWork == Work::kCopy ? 4 : 2;
 /// once.
 constexpr int kLongestPiece = 16;
 
-bool is_plain(const HeadScatter& s) {
-    return s.norm.kind == NormKind::kNone && s.rotary.kind == RotaryKind::kNone;
-}
-
 /// The group of lanes that this thread belongs to.
 struct Group {
     int lanes, first;  ///< first: element of the head
     bool holds;        ///< elements of the head at all
     unsigned mask;
     std::int64_t index, count;  ///< among all groups of the launch
-};
-
-/// Rows of a part with the heads that go out in one walk: of all destinations in turn, or of one.
-struct Walk {
-    int to;  ///< of row 0's first head; with `turns` the next row begins one further
-    bool turns;
-    int heads;
-    int pieces;  ///< of a row, about equally long: neighbours in a warp wait for each other
-    int length;  ///< heads of a piece
-};
-
-__device__ __forceinline__ Walk walk_of(const HeadScatter& s, int turn, int longest) {
-    const std::int64_t rows = s.rows * s.batch;
-    Walk w{};
-    w.turns = s.order == SendOrder::kInterleaved;
-    w.to = send_step(s.order, s.rank, s.world, rows, w.turns ? 0 : turn * rows).destination;
-    w.heads = w.turns ? sent_heads(s) : s.head_count[w.to];
-    w.pieces = (w.heads + longest - 1) / longest;
-    w.length = w.pieces == 0 ? 0 : ((w.heads + w.pieces - 1) / w.pieces + 1) / 2 * 2;
-    return w;
-}
-
-__device__ __forceinline__ int next_of(const HeadScatter& s, int peer) {
-    return peer + 1 == s.world ? 0 : peer + 1;
-}
-
-/// A piece of one row.
-struct Piece {
-    int b;
-    std::int64_t row;
-    int to, slot;  ///< of its first head
-    int heads;
 };
 
 /// Goes over the heads of a piece, from destination to destination.
@@ -101,7 +66,7 @@ struct HeadCursor {
     }
     __device__ __forceinline__ void pass() {
         slot -= s.head_count[to];
-        to = next_of(s, to);
+        if (++to == s.world) to = 0;
     }
     __device__ __forceinline__ void find_row() {
         row_there = static_cast<T*>(s.to[to]) + batch * s.to_batch[to] + axis * s.to_row[to];
@@ -207,56 +172,22 @@ __device__ __forceinline__ void send_piece(const HeadScatter& s, const Group& g,
     }
 }
 
-/// This group's pieces of one part, beginning with number `i` of all of them. Returns the number of
-/// the first piece beyond, counted from the part's end.
+/// This group's pieces of one walk, beginning with number `i` of all of them. Returns the number of
+/// the first piece beyond, counted from the walk's end.
 template <class T, Work kWork>
-__device__ __forceinline__ std::int64_t send_part(const HeadScatter& s, const Group& g,
-                                                  std::int64_t i, int longest) {
+__device__ __forceinline__ std::int64_t send_walk(const HeadScatter& s, const Walk& w,
+                                                  const Group& g, std::int64_t i) {
     const LaneNorm n = kWork == Work::kCopy ? LaneNorm{} : lane_norm<T>(s, g.first);
-    const std::int64_t rows = s.rows * s.batch;
-    const int turns = s.order == SendOrder::kInterleaved ? 1 : s.world;
-    for (int turn = 0; turn < turns; ++turn) {
-        const Walk w = walk_of(s, turn, longest);
-        const std::int64_t count = rows * w.pieces;
-        if (i >= count) {
-            i -= count;
-            continue;
-        }
-        std::int64_t row = quotient(i, w.pieces);
-        int piece = static_cast<int>(i - row * w.pieces);
-        int to = w.to;
-        if (w.turns) to = send_step(s.order, s.rank, s.world, rows, row * s.world).destination;
-        int b = static_cast<int>(quotient(row, s.rows));
-        row -= b * s.rows;
-        const int row_step = static_cast<int>(g.count) / w.pieces;
-        const int piece_step = static_cast<int>(g.count) - row_step * w.pieces;
-        const int to_step = w.turns ? row_step % s.world : 0;
-        for (; i < count; i += g.count) {
-            const int slot = piece * w.length;
-            const int heads = min(w.length, w.heads - slot);
-            send_piece<T, kWork>(s, g, n, {b, row, to, slot, heads});
-            piece += piece_step;
-            const int carry = piece >= w.pieces ? 1 : 0;
-            piece -= carry != 0 ? w.pieces : 0;
-            to += to_step + (w.turns ? carry : 0);
-            if (to >= s.world) to -= s.world;
-            row += row_step + carry;
-            if (row >= s.rows) {
-                const std::int64_t samples = quotient(row, s.rows);
-                b += static_cast<int>(samples);
-                row -= samples * s.rows;
-            }
-        }
-        i -= count;
-    }
-    return i;
+    for (PieceCursor at(s, w, i); i < w.count; i += g.count, at.advance(s, w))
+        send_piece<T, kWork>(s, g, n, at.piece(w));
+    return i - w.count;
 }
 
-/// `plain_parts` have no norm and no rotation; pieces of the others have at most `longest` heads.
+/// `plain_parts` have no norm and no rotation.
 template <class T, Work kWork>
 __global__ void __launch_bounds__(kThreads, kWork == Work::kCopy ? 4 : 2)
-    send_vectors(const __grid_constant__ HeadExchange all, int lanes, unsigned plain_parts,
-                 int longest) {
+    send_vectors(const __grid_constant__ HeadExchange all, const __grid_constant__ Walks walks,
+                 int lanes, unsigned plain_parts) {
     Group g{};
     g.lanes = lanes;
     g.first = static_cast<int>(threadIdx.x) % lanes * kVector;
@@ -265,12 +196,15 @@ __global__ void __launch_bounds__(kThreads, kWork == Work::kCopy ? 4 : 2)
     const int per_block = kThreads / lanes;
     g.count = std::int64_t{gridDim.x} * per_block;
     std::int64_t i = std::int64_t{blockIdx.x} * per_block + threadIdx.x / lanes;
-    for (int p = 0; p < all.count; ++p) {
-        const HeadScatter& s = all.part[p];
-        if (kWork == Work::kCopy || (plain_parts >> p & 1) != 0) {
-            i = send_part<T, Work::kCopy>(s, g, i, kInFlight<Work::kCopy>);
+    for (int w = 0; w < walks.count; ++w) {
+        const Walk& walk = walks.walk[w];
+        const int p = walks.part[w];
+        if (i >= walk.count) {
+            i -= walk.count;
+        } else if (kWork == Work::kCopy || (plain_parts >> p & 1) != 0) {
+            i = send_walk<T, Work::kCopy>(all.part[p], walk, g, i);
         } else {
-            i = send_part<T, kWork>(s, g, i, longest);
+            i = send_walk<T, kWork>(all.part[p], walk, g, i);
         }
     }
 }
@@ -284,24 +218,6 @@ bool vectors_fit(const HeadScatter& s) {
     if (s.head_dim % kVector != 0 || s.head_dim > 32 * kVector) return false;
     if (s.rotary.kind == RotaryKind::kNone) return true;
     return s.rotary.dims % (s.rotary.kind == RotaryKind::kHalf ? 2 * kVector : kVector) == 0;
-}
-
-/// Pieces of all parts together.
-std::int64_t piece_count(const HeadExchange& all, int longest) {
-    std::int64_t count = 0;
-    for (int i = 0; i < all.count; ++i) {
-        const HeadScatter& s = all.part[i];
-        const int most = is_plain(s) ? kInFlight<Work::kCopy> : longest;
-        const auto pieces = [&](int heads) { return (heads + most - 1) / most; };
-        int of_row = 0;
-        if (s.order == SendOrder::kInterleaved) {
-            of_row = pieces(sent_heads(s));
-        } else {
-            for (int p = 0; p < s.world; ++p) of_row += pieces(s.head_count[p]);
-        }
-        count += of_row * s.rows * s.batch;
-    }
-    return count;
 }
 
 /// As many blocks as the GPU holds at once: a second wave of a grid-stride loop would find the GPU
@@ -337,10 +253,13 @@ cudaError_t launch_vectors(const HeadExchange& all, unsigned plain_parts, cudaSt
         if (const cudaError_t error = resident_blocks<T, kWork>(most); error != cudaSuccess)
             return error;
     int longest = kLongestPiece;  // while every group still gets one
-    while (longest > kInFlight<kWork> && piece_count(all, longest) < most * per_block) longest /= 2;
+    Walks walks = walks_of(all, kInFlight<Work::kCopy>, longest);
+    while (longest > kInFlight<kWork> && walks.pieces() < most * per_block)
+        walks = walks_of(all, kInFlight<Work::kCopy>, longest /= 2);
     const auto blocks = static_cast<unsigned>(
-        std::clamp<std::int64_t>((piece_count(all, longest) + per_block - 1) / per_block, 1, most));
-    send_vectors<T, kWork><<<blocks, kThreads, 0, stream>>>(all, lanes, plain_parts, longest);
+        std::clamp<std::int64_t>((walks.pieces() + per_block - 1) / per_block, 1, most));
+    set_steps(all, walks, blocks * per_block);
+    send_vectors<T, kWork><<<blocks, kThreads, 0, stream>>>(all, walks, lanes, plain_parts);
     return cudaGetLastError();
 }
 

@@ -255,3 +255,51 @@ def test_a_stitched_range_sends_ordinary_stores_to_the_owners(ranks):
     for rank, mine in enumerate(ranks(3, body)):
         for source in range(3):
             assert (mine[:, source] == 100 * source + rank).all()
+
+
+def test_more_shapes_than_memory_is_kept_for(ranks):
+    """Old shapes make room, by use and not by age: what was returned last is not freed for a new shape."""
+    rows = [3, 2]
+    text = [normal(40 + i, 1, 20, 4, 8) for i in range(3)]
+    q, k, v = whole(7, rows)
+    parts = [split(x, rows) for x in (q, k, v)]
+    expected, _ = reference.attention(q, k, v)
+
+    def body(group):
+        mine = [numpy.ascontiguousarray(p[group.rank]) for p in parts]
+        plain = xstage.ulysses_attention(*mine, group=group, seq_lens=rows)
+        (first,) = group._contexts.values()
+        for n in range(1, 21):
+            out, joint = xstage.ulysses_attention(
+                *mine, group=group, seq_lens=rows, joint_q=text[0][:, :n], joint_k=text[1][:, :n], joint_v=text[2][:, :n]
+            )
+            full = [numpy.concatenate([x, t[:, :n]], 1) for x, t in zip((q, k, v), text)]
+            numpy.testing.assert_allclose(joint, reference.attention(*full)[0][:, sum(rows) :], **TOLERANCE)
+            plain = xstage.ulysses_attention(*mine, group=group, seq_lens=rows)
+        assert first in group._contexts.values() and len(group._contexts) <= 16
+        return plain.copy()
+
+    numpy.testing.assert_allclose(numpy.concatenate(ranks(2, body), 1), expected, **TOLERANCE)
+
+
+@pytest.mark.parametrize("layout", ["batched", "padded", "split"])
+def test_a_kernel_is_lent_no_dimension_that_repeats_but_shared_keys(ranks, layout):
+    """Kernels refuse an output with a stride of 0, also where the dimension has one index."""
+    rows = [6, 6] if layout == "batched" else [7, 5]
+    q, k, v = whole(9, rows)
+    expected, _ = reference.attention(q, k, v)
+    parts = [split(x, rows) for x in (q, k, v)]
+    lent = []  # looked at below: a failure in here would show memory that is gone
+
+    def kernel(q, k, v, *, out, scale):
+        lent.append((q.shape[0], q.strides, k.strides, v.strides, out.strides))
+        out[...] = reference.attention(q, k, v, scale=scale)[0]
+
+    def body(group):
+        context = xstage.Ulysses(group, rows=rows, heads=4, head_dim=8, dtype="float32", attention=kernel, layout=layout)
+        return context.attend(*(p[group.rank].copy() for p in parts)).copy()
+
+    numpy.testing.assert_allclose(numpy.concatenate(ranks(2, body), 1), expected, **TOLERANCE)
+    for batch, of_q, of_k, of_v, of_out in lent:
+        assert 0 not in of_q + of_out
+        assert (of_k[0] == 0) == (of_v[0] == 0) == (batch > 1)

@@ -61,8 +61,9 @@ class Plug:
         dtype = _arrays.name_of_dtype(call.dtype)
 
         def lend(view, rows, heads):
-            # A batch stride of 0 is a shared tensor; of one batch index it says nothing.
-            strides = (view.batch_stride, view.row_stride, view.head_stride, 1)
+            # A batch stride of 0 is a shared tensor; of one batch index it says nothing, and kernels refuse it.
+            batch_stride = view.batch_stride or (rows * view.row_stride if call.batch == 1 else 0)
+            strides = (batch_stride, view.row_stride, view.head_stride, 1)
             shape = (call.batch, rows, heads, call.head_dim)
             return _arrays.lend(self.framework, view.data or 0, shape, strides, dtype, device)
 
@@ -189,7 +190,7 @@ def _flash_attention_4() -> Callable:
         raise Unsupported(f"attention='fa4' needs the package flash-attn-4: {error}") from None
 
     def fa4(q, k, v, out, scale, lse=None):
-        # It does not accept keys shared by a batch stride of 0 in every release: expand is its own way.
+        # Keys that batch indices share by a stride of 0 are a kernel of their own to it, compiled on first use.
         _flash_attn_fwd(q, k, v, softmax_scale=scale, causal=False, out=out, lse=lse, return_lse=lse is not None)
 
     return fa4

@@ -194,15 +194,28 @@ def _dtype_key(x):
 
 
 def _cached(group, key, arguments) -> Ulysses:
+    # The last used goes to the end: what is dropped for a new one must not be what a tensor may still show.
     contexts = group._contexts
-    context = contexts.get(key)
+    context = contexts.pop(key, None)
     if context is None:
-        # All ranks see the same sequence of shapes, so all drop the same one.
-        if len(contexts) >= _MOST_CONTEXTS:
-            contexts.pop(next(iter(contexts))).close()
-        context = contexts[key] = Ulysses(group, **arguments())
+        context = _built(group, arguments())
         _say_once(context)
+    contexts[key] = context
     return context
+
+
+def _built(group, arguments: dict) -> Ulysses:
+    # All ranks see the same sequence of shapes, and the same error, so all drop the same one.
+    contexts = group._contexts
+    if len(contexts) >= _MOST_CONTEXTS:
+        contexts.pop(next(iter(contexts))).close()
+    while True:
+        try:
+            return Ulysses(group, **arguments)
+        except BadInput as error:
+            if not contexts or "buffers at most" not in str(error):
+                raise
+            contexts.pop(next(iter(contexts))).close()
 
 
 def _say_once(context: Ulysses) -> None:

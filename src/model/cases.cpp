@@ -90,22 +90,36 @@ std::vector<Case> thin_out(const std::vector<Case>& cases) {
     return out;
 }
 
-Observed simulate(const Profile& profile, const Case& c) {
-    const StorePath& path = profile.paths[c.path];
-    const FluidModel model = fluid_model(profile.network, profile.topology, path, c.load);
-    std::vector<FluidBurst> bursts(
-        static_cast<std::size_t>(c.bursts),
-        fluid_burst(profile.network, path, c.load, c.bytes, c.gap, false));
-    bursts.front() = fluid_burst(profile.network, path, c.load, c.bytes, c.gap, true);
-    const FluidResult result = run_fluid(model, bursts);
+void Simulator::prepare(const Case& c) {
+    const StorePath& path = profile_.paths[c.path];
+    model_ = &models_.of(path, c.load, c.bursts);
+    first_ = fluid_burst(profile_.network, path, c.load, c.bytes, c.gap, true);
+    next_ = fluid_burst(profile_.network, path, c.load, c.bytes, c.gap, false);
+}
+
+bool Simulator::agrees(Simulator& other, const Case& c) {
+    prepare(c), other.prepare(c);
+    return first_ == other.first_ && (c.bursts == 1 || next_ == other.next_) &&
+           *model_ == *other.model_;
+}
+
+Observed Simulator::operator()(const Case& c) {
+    prepare(c);
+    bursts_.assign(static_cast<std::size_t>(c.bursts), next_);
+    bursts_.front() = first_;
+    const FluidResult result = run_fluid(*model_, bursts_, nullptr, FluidDetail::kFirstAndLast);
 
     Observed out{};
     out[kFirst] = result.median.front(), out[kFirstSlowest] = result.slowest.front();
     out[kLast] = result.median.back(), out[kLastSlowest] = result.slowest.back();
-    const double finish = path.finish.value();
+    const double finish = profile_.paths[c.path].finish.value();
     out[kTotal] = result.finished_median + finish;
     out[kTotalSlowest] = result.finished + finish;
     return out;
+}
+
+Observed simulate(const Profile& profile, const Case& c) {
+    return Simulator(profile)(c);
 }
 
 }  // namespace xstage::model

@@ -36,7 +36,26 @@ std::vector<Case> make_cases(const Measurements& measurements, GigaHertz typical
 /// which then counts for as many.
 std::vector<Case> thin_out(const std::vector<Case>& cases);
 
-/// What the profile predicts for a case, in the same numbers.
+/// What a profile, which must outlive this, predicts for cases, in the same numbers.
+class Simulator {
+  public:
+    explicit Simulator(const Profile& profile)
+        : profile_(profile), models_(profile.network, profile.topology) {}
+    Observed operator()(const Case& c);
+    /// Whether another profile, of the same overheads, is bound to predict the same.
+    bool agrees(Simulator& other, const Case& c);
+
+  private:
+    void prepare(const Case& c);
+
+    const Profile& profile_;
+    FluidModels models_;
+    const FluidModel* model_ = nullptr;  // of the case prepared last, and its first and next bursts
+    FluidBurst first_, next_;
+    std::vector<FluidBurst> bursts_;
+};
+
+/// The same for one case.
 Observed simulate(const Profile& profile, const Case& c);
 
 /// Median of the clocks that the rows carry; 1 GHz (cycles are nanoseconds) where none does.

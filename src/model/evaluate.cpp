@@ -44,7 +44,8 @@ double percentile(std::vector<double> values, double fraction) {
 
 std::vector<ErrorSample> errors_on(const Profile& profile, const std::vector<Case>& cases) {
     std::vector<ErrorSample> out;
-    for (const Case& c : cases) compare(c, simulate(profile, c), out);
+    Simulator simulate(profile);
+    for (const Case& c : cases) compare(c, simulate(c), out);
     return out;
 }
 

@@ -1,17 +1,21 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <map>
 #include <random>
+#include <thread>
 
 #include "model/calibrate.hpp"
 #include "model/evaluate.hpp"
 #include "model/groups.hpp"
 #include "model/identify.hpp"
 #include "model/least_squares.hpp"
+#include "model/parallel.hpp"
 #include "model/placement.hpp"
+#include "model/recovery.hpp"
 #include "xstage/error.hpp"
 #include "xstage/model.hpp"
 
@@ -48,7 +52,7 @@ void fit_overheads(const std::vector<Case>& cases, Profile& profile) {
     }
 }
 
-std::vector<double> resample(const Solution& solution, std::size_t cases, std::uint64_t seed,
+std::vector<double> resample(const Linearised& solution, std::size_t cases, std::uint64_t seed,
                              int resamples, std::size_t parameters) {
     // One Gauss-Newton step per resample of whole rows, from the solution's own Jacobian: the
     // bootstrap of the linearised fit. Deterministic in the seed.
@@ -80,10 +84,10 @@ void describe(const Parameter& parameter, const Profile& profile, Estimate& esti
     estimate.value = parameter.get(profile);
 }
 
-void estimate_all(const std::vector<Parameter>& free, const Solution& solution, std::size_t cases,
-                  const FitOptions& options, Profile& profile) {
+void estimate_all(const std::vector<Parameter>& free, const Eigen::VectorXd& centre,
+                  const Linearised& solution, std::size_t cases, const FitOptions& options,
+                  Profile& profile) {
     const auto draws = resample(solution, cases, options.seed, options.resamples, free.size());
-    const auto centre = solution.free;
     // Where parameters can trade against each other, the rows' own resolution widens both.
     const auto j = solution.jacobian.topRows(solution.residual.size());
     Eigen::MatrixXd normal = j.transpose() * j;
@@ -112,8 +116,7 @@ void estimate_all(const std::vector<Parameter>& free, const Solution& solution, 
     }
 }
 
-void fit_visibility(const Measurements& measurements, const std::vector<Case>& cases,
-                    Profile& profile) {
+void fit_visibility(const Measurements& measurements, Profile& profile) {
     std::vector<double> fence, echo;
     for (const VisibleRow& row : measurements.visible) {
         const auto at = std::find_if(profile.paths.begin(), profile.paths.end(),
@@ -129,7 +132,6 @@ void fit_visibility(const Measurements& measurements, const std::vector<Case>& c
         echo.push_back((row.echo_ns - drained).value());
         fence.push_back((row.fenced / clock - drained).value());
     }
-    (void)cases;
     const auto add = [&](const char* name, const char* meaning, const std::vector<double>& seen,
                          std::optional<Nanoseconds>& field) {
         Estimate e{name, "ns", meaning, {}, {}, {}, {}};
@@ -198,13 +200,25 @@ Setup set_up(const Measurements& measurements) {
 
 // Placement and parameters depend on each other: where the CTAs are is sought once more with what
 // the first pass has found.
-Solution fit_network(Profile& profile, const std::vector<Parameter>& free,
-                     const std::vector<Case>& cases) {
+Eigen::VectorXd fit_network(Profile& profile, const std::vector<Parameter>& free,
+                            const std::vector<Case>& cases, int threads) {
     const std::vector<Case> fitted = thin_out(cases);
     find_placement(cases, profile);
-    Solution solution = solve(profile, free, fitted);
-    if (find_placement(cases, profile)) solution = solve(profile, free, fitted);
-    return solution;
+    Eigen::VectorXd found = solve(profile, free, fitted, threads);
+    if (find_placement(cases, profile)) found = solve(profile, free, fitted, threads);
+    return found;
+}
+
+// The fit of all rows, with its intervals.
+Profile fit_all(const Setup& setup, const FitOptions& options, int threads) {
+    Profile profile = setup.start;
+    const Eigen::VectorXd found = fit_network(profile, setup.free, setup.cases, threads);
+    const std::vector<Case> fitted = thin_out(setup.cases);
+    const Linearised around = linearise(profile, found, setup.free, fitted, threads);
+    estimate_all(setup.free, found, around, fitted.size(), options, profile);
+    profile.parameters.insert(profile.parameters.end(), setup.unidentified.begin(),
+                              setup.unidentified.end());
+    return profile;
 }
 
 std::vector<Calibration> calibrate_all(const std::vector<BurstRow>& rows, const Profile& profile) {
@@ -231,31 +245,59 @@ void report_simple(const std::vector<Calibration>& calibrations, Profile& profil
     }
 }
 
-// Every row is held out once. Both models see the same rows; the calibration of the simple one
-// keeps all of them, since the paper's procedure needs particular rows.
-void cross_validate(const Setup& setup, const std::vector<Calibration>& calibrations, int folds,
-                    Profile& profile) {
-    std::vector<ErrorSample> ours;
-    for (int fold = 0; fold < folds; ++fold) {
-        std::vector<Case> kept, held;
-        for (std::size_t i = 0; i < setup.cases.size(); ++i) {
-            const bool out = static_cast<int>(i % static_cast<std::size_t>(folds)) == fold;
-            (out ? held : kept).push_back(setup.cases[i]);
-        }
-        if (kept.empty() || held.empty()) continue;
-        Profile trained = setup.start;
-        fit_network(trained, setup.free, kept);
-        const auto errors = errors_on(trained, held);
-        ours.insert(ours.end(), errors.begin(), errors.end());
+std::string count_recovered(const std::vector<ErrorSample>& recovery) {
+    std::array<int, 2> inside{}, all{};
+    for (const ErrorSample& s : recovery) ++all[s.slowest], inside[s.slowest] += s.error == 0;
+    return fmt::format(
+        "recovery gaps in their recorded brackets, held out: {} of {} for the "
+        "slowest SM, {} of {} for the median SM",
+        inside[1], all[1], inside[0], all[0]);
+}
+
+struct Held {
+    std::vector<ErrorSample> errors, recovery;
+};
+
+// Every row is held out once, a fold at a time.
+Held hold_out(const Setup& setup, const std::vector<RecoveryBracket>& brackets, int fold, int folds,
+              int threads) {
+    const auto belongs = [&](std::size_t i) {
+        return static_cast<int>(i % static_cast<std::size_t>(folds)) == fold;
+    };
+    std::vector<Case> kept, held;
+    for (std::size_t i = 0; i < setup.cases.size(); ++i) {
+        (belongs(i) ? held : kept).push_back(setup.cases[i]);
+    }
+    if (kept.empty() || held.empty()) return {};
+    Profile trained = setup.start;
+    fit_network(trained, setup.free, kept, threads);
+    // A bracket belongs to a whole sweep; the fold that judges it has not seen a third of it.
+    std::vector<RecoveryBracket> judged;
+    for (std::size_t i = 0; i < brackets.size(); ++i) {
+        if (belongs(i / 2)) judged.push_back(brackets[i]);
+    }
+    return {errors_on(trained, held), recovery_errors(trained, judged)};
+}
+
+// Both models see the same rows; the calibration of the simple one keeps all of them, since the
+// paper's procedure needs particular rows.
+void compare_models(const Setup& setup, const std::vector<Calibration>& calibrations,
+                    const std::vector<Held>& folds, Profile& profile) {
+    std::vector<ErrorSample> ours, recovery;
+    for (const Held& held : folds) {
+        ours.insert(ours.end(), held.errors.begin(), held.errors.end());
+        recovery.insert(recovery.end(), held.recovery.begin(), held.recovery.end());
     }
     const auto simple = simple_errors_on(profile, calibrations, setup.cases);
-    profile.held_out = summarise(profile, ours, simple);
     const auto pooled = [](const std::vector<ErrorSample>& samples) {
         std::vector<double> e;
         for (const ErrorSample& s : samples) e.push_back(s.error);
         return percentile(std::move(e), 0.5);
     };
     profile.hierarchical = simple.empty() || pooled(ours) <= pooled(simple);
+    ours.insert(ours.end(), recovery.begin(), recovery.end());
+    profile.held_out = summarise(profile, ours, simple);
+    if (!recovery.empty()) profile.notes.push_back(count_recovered(recovery));
 }
 
 }  // namespace
@@ -265,17 +307,24 @@ Profile fit(const Measurements& measurements, const FitOptions& options) {
         throw Error(ErrorKind::kCheckFailed, errors.front());
     }
     const Setup setup = set_up(measurements);
-    Profile profile = setup.start;
-    const Solution solution = fit_network(profile, setup.free, setup.cases);
-    estimate_all(setup.free, solution, thin_out(setup.cases).size(), options, profile);
-    profile.parameters.insert(profile.parameters.end(), setup.unidentified.begin(),
-                              setup.unidentified.end());
-    fit_visibility(measurements, setup.cases, profile);
+    const auto brackets = recovery_brackets(setup.cases);
+    const int folds = options.held_out && options.folds > 1 ? options.folds : 0;
+    const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+    const int each = std::max(1, cores / (1 + folds));
+    // The fit of all rows and those of the folds are alike, and nobody waits for another.
+    Profile profile;
+    std::vector<Held> held(static_cast<std::size_t>(folds));
+    parallel_for(1 + held.size(), cores, [&](std::size_t i) {
+        if (i == 0) {
+            profile = fit_all(setup, options, each);
+        } else {
+            held[i - 1] = hold_out(setup, brackets, static_cast<int>(i) - 1, folds, each);
+        }
+    });
+    fit_visibility(measurements, profile);
     const auto calibrations = calibrate_all(measurements.bursts, profile);
     report_simple(calibrations, profile);
-    if (options.held_out && options.folds > 1) {
-        cross_validate(setup, calibrations, options.folds, profile);
-    }
+    if (folds > 0) compare_models(setup, calibrations, held, profile);
     return profile;
 }
 

@@ -4,11 +4,18 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
-#include <deque>
 #include <limits>
 
 #include "model/order.hpp"
+#include "model/pending.hpp"
 #include "xstage/error.hpp"
+
+namespace xstage::model {
+namespace {
+// Groups are padded to whole vectors and to the most classes that one of them has.
+constexpr std::size_t kMostSlots = 3 * kMostClasses;
+}  // namespace
+}  // namespace xstage::model
 
 #define XSTAGE_FLUID_LANES 2
 namespace xstage::model {
@@ -25,6 +32,7 @@ namespace any_target {
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define XSTAGE_FLUID_WIDE 1
 #define XSTAGE_FLUID_LANES 4
+#define XSTAGE_FLUID_MOVEMASK __builtin_ia32_movmskpd256
 #pragma GCC push_options
 #pragma GCC target("avx2")
 namespace xstage::model {
@@ -40,7 +48,7 @@ namespace wide {
 namespace xstage::model {
 
 FluidResult run_fluid(const FluidModel& model, std::span<const FluidBurst> bursts,
-                      FluidTrace* trace) {
+                      FluidTrace* trace, FluidDetail detail) {
     const std::size_t classes = model.classes.size();
     if (classes == 0 || classes > kMostClasses || !(model.drain > 0) || !(model.egress > 0)) {
         throw Error(ErrorKind::kBadInput,
@@ -56,11 +64,11 @@ FluidResult run_fluid(const FluidModel& model, std::span<const FluidBurst> burst
     if (bursts.empty()) return result;
 #ifdef XSTAGE_FLUID_WIDE
     if (__builtin_cpu_supports("avx2")) {
-        wide::simulate(model, bursts, result, trace);
+        wide::simulate(model, bursts, result, trace, detail);
         return result;
     }
 #endif
-    any_target::simulate(model, bursts, result, trace);
+    any_target::simulate(model, bursts, result, trace, detail);
     return result;
 }
 

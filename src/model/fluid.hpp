@@ -14,11 +14,13 @@ namespace xstage::model {
 struct FluidCluster {
     double count = 1;   ///< clusters alike
     double weight = 1;  ///< of the claim of each
+    bool operator==(const FluidCluster&) const = default;
 };
 
 struct FluidGroup {
     int cluster = 0;   ///< index into FluidModel::clusters
     double count = 1;  ///< groups alike in each such cluster
+    bool operator==(const FluidGroup&) const = default;
 };
 
 /// Producers that behave alike.
@@ -28,6 +30,7 @@ struct ProducerClass {
     double room = 0;    ///< bytes that one producer may have accepted and not drained
     double weight = 1;  ///< within the group
     int turn = 0;       ///< index into FluidModel::turns at the first burst
+    bool operator==(const ProducerClass&) const = default;
 };
 
 /// What a gap is counted from: each issuer's (warp's) own end, its producer's end, or the end of
@@ -41,15 +44,16 @@ struct FluidModel {
     std::vector<FluidGroup> groups{{}};  ///< in the order of their clusters
     std::vector<ProducerClass> classes;  ///< in the order of their groups
     std::vector<double> turns{1.0};      ///< weight factors
+    std::vector<double> after{1.0};      ///< what each leaves for the rest of the burst
     std::vector<int> next_turn{0};       ///< the turn of the next burst
     double turn_bytes = 0;
-    double lasting = 0;      ///< exponent of the turn's factor once it is over
     double spread = 0;       ///< part of a stall by which a class's producers come apart
     double tail = 0;         ///< of a group's slowest producer beyond its last class, in steps
     double drain = 1;        ///< bytes per cycle of the link, all producers together
     double egress = 1;       ///< bytes per cycle out of one producer
     double round_bytes = 0;  ///< that a producer's other issuers store between two of one's own
     FluidGap gap_from = FluidGap::kProducer;
+    bool operator==(const FluidModel&) const = default;
 };
 
 /// One burst of every producer.
@@ -59,6 +63,7 @@ struct FluidBurst {
     double issue_apart = 0;  ///< the same of one issuer that has no rival in its producer
     double gap = 0;          ///< cycles after it
     double cost = 1;         ///< link time per byte, relative to the best address pattern
+    bool operator==(const FluidBurst&) const = default;
 };
 
 struct FluidResult {
@@ -80,9 +85,12 @@ struct FluidTrace {
 
 constexpr std::size_t kMostClasses = 96;
 
+/// Which bursts' issue times and bytes in flight a caller asks for.
+enum class FluidDetail { kEveryBurst, kFirstAndLast };
+
 /// Runs the bursts through the fluid model, exactly, event by event. Throws Error (kBadInput) for
 /// more than kMostClasses classes or a model that cannot drain.
 FluidResult run_fluid(const FluidModel& model, std::span<const FluidBurst> bursts,
-                      FluidTrace* trace = nullptr);
+                      FluidTrace* trace = nullptr, FluidDetail detail = FluidDetail::kEveryBurst);
 
 }  // namespace xstage::model

@@ -7,6 +7,8 @@
 namespace xstage::model {
 namespace {
 
+constexpr int kSaturating = 16;  // SMs whose egress is more than the link
+
 bool is_network(const Parameter& p) {
     return p.path == kShared;
 }
@@ -35,6 +37,13 @@ std::string missing_rows(const Parameter& parameter, const Measurements& measure
     }
     if (is_network(parameter) && name != "egress" && !several) {
         return "only one SM stored: the link was never shared";
+    }
+    if (name.ends_with(".link_cost")) {
+        int most = 0;
+        for (const Case& c : cases) {
+            if (c.path == parameter.path) most = std::max(most, c.load.producers);
+        }
+        if (most < kSaturating) return "too few SMs stored by this path to fill the link";
     }
     const bool cold = name.ends_with(".cold");
     if ((name == "spread" || cold) && !second) return "no rows with a second burst";

@@ -1,7 +1,10 @@
 #include "model/least_squares.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <unsupported/Eigen/NonLinearOptimization>
+
+#include "model/parallel.hpp"
 
 namespace xstage::model {
 namespace {
@@ -17,8 +20,8 @@ double robust(double error) {
     return kScale * (error < 0 ? -root : root);
 }
 
-void append(const Profile& profile, const Case& c, double* out) {
-    const Observed predicted = simulate(profile, c);
+void append(Simulator& simulate, const Case& c, double* out) {
+    const Observed predicted = simulate(c);
     for (int i = 0; i < kObservables; ++i) {
         if (c.weight[i] <= 0) continue;
         const double error =
@@ -43,11 +46,25 @@ struct Functor {
     const Profile& base;
     const std::vector<Parameter>& parameters;
     const std::vector<Case>& cases;
-    int rows;
+    int threads;
     Eigen::VectorXd start;
+    std::vector<Eigen::Index> row_of{0};  // first row of each case; one more at the end
+    // The minimiser asks for the Jacobian where it has just asked for the residuals.
+    mutable Eigen::VectorXd last_x{}, last_f{};
 
+    Functor(const Profile& profile, const std::vector<Parameter>& free,
+            const std::vector<Case>& rows, Eigen::VectorXd at_start, int most_threads)
+        : base(profile),
+          parameters(free),
+          cases(rows),
+          threads(most_threads),
+          start(std::move(at_start)) {
+        for (const Case& c : cases) row_of.push_back(row_of.back() + size_of(c));
+    }
+
+    Eigen::Index rows() const { return row_of.back(); }
     int inputs() const { return static_cast<int>(parameters.size()); }
-    int values() const { return rows + inputs(); }
+    int values() const { return static_cast<int>(rows()) + inputs(); }
 
     Profile at(const Eigen::VectorXd& x) const {
         Profile profile = base;
@@ -59,62 +76,60 @@ struct Functor {
     }
 
     int operator()(const Eigen::VectorXd& x, Eigen::VectorXd& f) const {
+        if (last_x.size() == x.size() && last_x == x) return f = last_f, 0;
         const Profile profile = at(x);
-        int row = 0;
-        for (const Case& c : cases) append(profile, c, f.data() + row), row += size_of(c);
+        const auto parts = static_cast<std::size_t>(std::max(threads, 1));
+        parallel_for(parts, threads, [&](std::size_t part) {
+            Simulator simulate(profile);
+            for (std::size_t i = part; i < cases.size(); i += parts) {
+                append(simulate, cases[i], f.data() + row_of[i]);
+            }
+        });
         f.tail(inputs()) = kPull * (x - start);
+        last_x = x, last_f = f;
         return 0;
     }
 
     int df(const Eigen::VectorXd& x, Eigen::MatrixXd& jacobian) const {
-        Eigen::VectorXd f(values()), g(values());
+        Eigen::VectorXd f(values());
         (*this)(x, f);
         jacobian.setZero(values(), x.size());
-        for (Eigen::Index i = 0; i < x.size(); ++i) {
-            Eigen::VectorXd moved = x;
-            moved[i] += kStep;
-            const Profile profile = at(moved);
-            const std::size_t path = parameters[static_cast<std::size_t>(i)].path;
-            int row = 0;
-            for (const Case& c : cases) {
-                const int n = size_of(c);
-                if (path == kShared || path == c.path) {
-                    append(profile, c, g.data() + row);
-                    jacobian.block(row, i, n, 1) = (g.segment(row, n) - f.segment(row, n)) / kStep;
-                }
-                row += n;
-            }
-            jacobian(rows + i, i) = kPull;
-        }
+        const Profile profile = at(x);
+        parallel_for(parameters.size(), threads, [&](std::size_t i) {
+            const auto column = static_cast<Eigen::Index>(i);
+            differentiate(x, column, profile, f, jacobian.col(column).data());
+        });
         return 0;
+    }
+
+    void differentiate(const Eigen::VectorXd& x, Eigen::Index i, const Profile& profile,
+                       const Eigen::VectorXd& f, double* column) const {
+        Eigen::VectorXd there = x;
+        there[i] += kStep;
+        const Profile moved_profile = at(there);
+        Simulator before(profile), moved(moved_profile);
+        const std::size_t path = parameters[static_cast<std::size_t>(i)].path;
+        for (std::size_t k = 0; k < cases.size(); ++k) {
+            if (path != kShared && path != cases[k].path) continue;
+            if (moved.agrees(before, cases[k])) continue;
+            append(moved, cases[k], column + row_of[k]);
+            for (Eigen::Index row = row_of[k]; row < row_of[k + 1]; ++row) {
+                column[row] = (column[row] - f[row]) / kStep;
+            }
+        }
+        column[rows() + i] = kPull;
     }
 };
 
 }  // namespace
 
-Eigen::VectorXd residuals(const Profile& profile, const std::vector<Case>& cases) {
-    int rows = 0;
-    for (const Case& c : cases) rows += size_of(c);
-    Eigen::VectorXd f(rows);
-    int row = 0;
-    for (const Case& c : cases) append(profile, c, f.data() + row), row += size_of(c);
-    return f;
-}
-
-Solution solve(Profile& profile, const std::vector<Parameter>& parameters,
-               const std::vector<Case>& cases, int max_iterations) {
-    Functor functor{profile, parameters, cases, 0, {}};
-    Solution solution;
-    for (std::size_t i = 0; i < cases.size(); ++i) {
-        const int n = size_of(cases[i]);
-        functor.rows += n;
-        solution.case_of.insert(solution.case_of.end(), static_cast<std::size_t>(n), i);
-    }
+Eigen::VectorXd solve(Profile& profile, const std::vector<Parameter>& parameters,
+                      const std::vector<Case>& cases, int threads, int max_iterations) {
     Eigen::VectorXd x(static_cast<Eigen::Index>(parameters.size()));
     for (std::size_t i = 0; i < parameters.size(); ++i) {
         x[static_cast<Eigen::Index>(i)] = to_free(parameters[i], parameters[i].get(profile));
     }
-    functor.start = x;
+    Functor functor(profile, parameters, cases, x, threads);
     Eigen::LevenbergMarquardt<Functor> lm(functor);
     lm.parameters.factor = 1;  // the transforms are of order one: no long first step
     lm.parameters.ftol = 1e-3;
@@ -125,15 +140,23 @@ Solution solve(Profile& profile, const std::vector<Parameter>& parameters,
         status = lm.minimizeOneStep(x);
         if (status != Eigen::LevenbergMarquardtSpace::Running) break;
     }
-    const Profile found = functor.at(x);
-    solution.free = x;
-    solution.residual.resize(functor.values());
-    functor(x, solution.residual);
-    functor.df(x, solution.jacobian);
-    solution.residual.conservativeResize(functor.rows);
-    solution.cost = 0.5 * solution.residual.squaredNorm();
-    profile = found;
-    return solution;
+    profile = functor.at(x);
+    return x;
+}
+
+Linearised linearise(const Profile& profile, const Eigen::VectorXd& free,
+                     const std::vector<Parameter>& parameters, const std::vector<Case>& cases,
+                     int threads) {
+    const Functor functor(profile, parameters, cases, free, threads);
+    Linearised out;
+    out.residual.resize(functor.values());
+    functor(free, out.residual);
+    functor.df(free, out.jacobian);
+    out.residual.conservativeResize(functor.rows());
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+        out.case_of.insert(out.case_of.end(), static_cast<std::size_t>(size_of(cases[i])), i);
+    }
+    return out;
 }
 
 }  // namespace xstage::model

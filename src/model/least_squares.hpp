@@ -9,20 +9,22 @@
 
 namespace xstage::model {
 
-/// Robust logarithmic errors of `profile` on the cases: errors of up to 15% count in full, and
-/// larger ones ever less, so that a row that the model does not describe does not bend the rest.
-Eigen::VectorXd residuals(const Profile& profile, const std::vector<Case>& cases);
+/// Robust logarithmic errors are least squares: errors of up to 15% count in full, and larger ones
+/// ever less, so that a row that the model does not describe does not bend the rest.
+/// Levenberg-Marquardt from the profile's own values; moves `parameters` only. Returns their
+/// transforms. The result does not depend on the number of threads.
+Eigen::VectorXd solve(Profile& profile, const std::vector<Parameter>& parameters,
+                      const std::vector<Case>& cases, int threads, int max_iterations = 12);
 
-struct Solution {
-    Eigen::VectorXd free;      ///< the parameters' transforms
-    Eigen::MatrixXd jacobian;  ///< of the residuals at the solution
+struct Linearised {
     Eigen::VectorXd residual;
+    Eigen::MatrixXd jacobian;          ///< of the residuals
     std::vector<std::size_t> case_of;  ///< case of each residual
-    double cost = 0;                   ///< half the sum of squares
 };
 
-/// Levenberg-Marquardt from the profile's own values; moves `parameters` only.
-Solution solve(Profile& profile, const std::vector<Parameter>& parameters,
-               const std::vector<Case>& cases, int max_iterations = 12);
+/// The errors around a solution.
+Linearised linearise(const Profile& profile, const Eigen::VectorXd& free,
+                     const std::vector<Parameter>& parameters, const std::vector<Case>& cases,
+                     int threads);
 
 }  // namespace xstage::model

@@ -2,61 +2,90 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
+#include <utility>
 
 namespace xstage::model {
 namespace {
 
 enum Field { kSlowest, kLag, kFree, kAtOnce, kInTurn, kSlow, kFields };
 
+// [begin, end) by value, equal ones in their order; a group has three classes or so.
+template <class T>
+void sort_indices(std::size_t* out, std::size_t begin, std::size_t end, const T* values) {
+    std::size_t n = 0;
+    for (std::size_t k = begin; k < end; ++k, ++n) {
+        std::size_t i = n;
+        for (; i > 0 && values[k] < values[out[i - 1]]; --i) out[i] = out[i - 1];
+        out[i] = k;
+    }
+}
+
 }  // namespace
 
-IssueOrder::IssueOrder(const FluidModel& model)
-    : classes_(model.classes.size()), tail_(model.tail) {
+IssueOrder::IssueOrder(const FluidModel& model, std::size_t bursts, FluidDetail detail)
+    : classes_(model.classes.size()),
+      bursts_(bursts),
+      every_(detail == FluidDetail::kEveryBurst),
+      tail_(model.tail) {
     double all = 0;
     std::size_t k = 0;
-    for (std::size_t g = 0; g < model.groups.size(); ++g) {
-        first_.push_back(k);
-        const FluidGroup& group = model.groups[g];
+    for (const FluidGroup& group : model.groups) {
+        first_[groups_] = k;
         const double groups =
             group.count * model.clusters[static_cast<std::size_t>(group.cluster)].count;
-        for (; k < classes_ && model.classes[k].group == static_cast<int>(g); ++k) {
-            part_.push_back(model.classes[k].count * groups);
-            all += part_.back();
+        for (; k < classes_ && model.classes[k].group == static_cast<int>(groups_); ++k) {
+            part_[k] = model.classes[k].count * groups;
+            all += part_[k];
         }
-        end_.push_back(k);
+        end_[groups_++] = k;
     }
-    for (double& part : part_) part /= all;
+    for (std::size_t i = 0; i < classes_; ++i) part_[i] /= all;
+    const std::size_t slots = std::min<std::size_t>(bursts, every_ ? 4 : 2);
+    missing_.assign(slots, static_cast<std::uint32_t>(classes_));
+    times_.resize(slots * classes_ * kFields);
+}
+
+std::size_t IssueOrder::slot(std::size_t burst) {
+    if (!every_) return burst == 0 ? 0 : 1;
+    for (; opened_ <= burst; ++opened_) {
+        if (opened_ - first_open_ == missing_.size()) widen();
+        missing_[opened_ % missing_.size()] = static_cast<std::uint32_t>(classes_);
+    }
+    return burst % missing_.size();
+}
+
+void IssueOrder::widen() {
+    const std::size_t before = missing_.size(), after = 2 * before, stride = classes_ * kFields;
+    std::vector<std::uint32_t> missing(after);
+    std::vector<float> times(after * stride);
+    for (std::size_t b = first_open_; b < opened_; ++b) {
+        missing[b % after] = missing_[b % before];
+        std::copy_n(&times_[b % before * stride], stride, &times[b % after * stride]);
+    }
+    missing_ = std::move(missing), times_ = std::move(times);
 }
 
 void IssueOrder::ended(std::size_t burst, std::size_t k, const IssueTime& time,
                        FluidResult& result) {
-    const std::size_t stride = classes_ * kFields;
-    while (burst - first_open_ >= missing_.size()) {
-        missing_.push_back(classes_);
-        open_.insert(open_.end(), stride, 0.0F);
-    }
-    const std::size_t at = (burst - first_open_) * stride;
+    const std::size_t at = slot(burst);
+    float* times = &times_[at * classes_ * kFields];
     const std::array<double, kFields> fields{time.slowest, time.lag,     time.free,
                                              time.at_once, time.in_turn, time.slow};
     for (std::size_t f = 0; f < kFields; ++f) {
-        open_[at + f * classes_ + k] = static_cast<float>(fields[f]);
+        times[f * classes_ + k] = static_cast<float>(fields[f]);
     }
-    if (--missing_[burst - first_open_] > 0) return;
-    std::array<float, kMostClasses * kFields> times;
-    std::copy_n(open_.begin() + static_cast<std::ptrdiff_t>(at), stride, times.begin());
-    result.slowest[burst] = static_cast<float>(slowest(times.data()));
-    result.median[burst] = static_cast<float>(median(times.data()));
-    while (!missing_.empty() && missing_.front() == 0) {
-        missing_.pop_front(), ++first_open_;
-        open_.erase(open_.begin(), open_.begin() + static_cast<std::ptrdiff_t>(stride));
+    if (--missing_[at] > 0) return;
+    result.slowest[burst] = static_cast<float>(slowest(times));
+    result.median[burst] = static_cast<float>(median(times));
+    while (every_ && first_open_ < opened_ && missing_[first_open_ % missing_.size()] == 0) {
+        ++first_open_;
     }
 }
 
 // A class stands for the middle of its producers' luck; a group's slowest producer has less.
 double IssueOrder::slowest(const float* times) const {
     double all = 0;
-    for (std::size_t g = 0; g < first_.size(); ++g) {
+    for (std::size_t g = 0; g < groups_; ++g) {
         double last = times[first_[g]], before = 0;
         for (std::size_t k = first_[g] + 1; k < end_[g]; ++k) {
             const double t = times[k];
@@ -76,8 +105,8 @@ double IssueOrder::median(const float* times) {
         alike = times[k] - first < 1e-5F * first && first - times[k] < 1e-5F * first;
     }
     if (alike) return first - times[kLag * classes_] / 2;
-    segments_.clear();
-    for (std::size_t g = 0; g < first_.size(); ++g) add_group(g, times);
+    segment_ = 0;
+    for (std::size_t g = 0; g < groups_; ++g) add_group(g, times);
     return quantile(0.5);
 }
 
@@ -86,9 +115,7 @@ double IssueOrder::median(const float* times) {
 void IssueOrder::add_group(std::size_t group, const float* times) {
     std::array<std::size_t, kMostClasses> order;
     const auto n = static_cast<std::ptrdiff_t>(end_[group] - first_[group]);
-    std::iota(order.begin(), order.begin() + n, first_[group]);
-    std::sort(order.begin(), order.begin() + n,
-              [&](std::size_t a, std::size_t b) { return times[a] < times[b]; });
+    sort_indices(order.data(), first_[group], end_[group], times);
     for (std::ptrdiff_t i = 0; i < n; ++i) {
         const std::size_t k = order[static_cast<std::size_t>(i)];
         const double t = times[k];
@@ -103,21 +130,22 @@ void IssueOrder::add_group(std::size_t group, const float* times) {
             const double free = times[kFree * classes_ + k];
             const double together = 1 - times[kInTurn * classes_ + k];
             const double last = free + times[kSlow * classes_ + k];
-            segments_.push_back({free + (low - free) * together, last + (high - last) * together,
-                                 part_[k] * at_once});
+            add(free + (low - free) * together, last + (high - last) * together,
+                part_[k] * at_once);
         }
-        if (at_once < 1) segments_.push_back({low, high, part_[k] * (1 - at_once)});
+        if (at_once < 1) add(low, high, part_[k] * (1 - at_once));
     }
 }
 
-double IssueOrder::quantile(double fraction) {
-    double low = segments_[0].low, high = segments_[0].high;
-    for (const Segment& s : segments_) low = std::min(low, s.low), high = std::max(high, s.high);
+double IssueOrder::quantile(double fraction) const {
+    const std::span segments(segments_.data(), segment_);
+    double low = segments[0].low, high = segments[0].high;
+    for (const Segment& s : segments) low = std::min(low, s.low), high = std::max(high, s.high);
     // The distribution is piecewise linear; halving finds its quantile.
     for (int i = 0; i < 24 && high - low > 1e-4 * high; ++i) {
         const double middle = (low + high) / 2;
         double below = 0;
-        for (const Segment& s : segments_) {
+        for (const Segment& s : segments) {
             if (middle >= s.high) {
                 below += s.part;
             } else if (middle > s.low) {
@@ -130,16 +158,16 @@ double IssueOrder::quantile(double fraction) {
 }
 
 double IssueOrder::median(std::span<const double> values) {
-    segments_.clear();
-    for (std::size_t g = 0; g < first_.size(); ++g) {
-        std::vector<std::pair<double, double>> sorted;
-        for (std::size_t k = first_[g]; k < end_[g]; ++k) sorted.emplace_back(values[k], part_[k]);
-        std::sort(sorted.begin(), sorted.end());
-        for (std::size_t i = 0; i < sorted.size(); ++i) {
-            const double t = sorted[i].first;
-            const double low = i == 0 ? t : (t + sorted[i - 1].first) / 2;
-            const double high = i + 1 == sorted.size() ? t : (t + sorted[i + 1].first) / 2;
-            segments_.push_back({low, high, sorted[i].second});
+    segment_ = 0;
+    for (std::size_t g = 0; g < groups_; ++g) {
+        std::array<std::size_t, kMostClasses> order;
+        const std::size_t n = end_[g] - first_[g];
+        sort_indices(order.data(), first_[g], end_[g], values.data());
+        for (std::size_t i = 0; i < n; ++i) {
+            const double t = values[order[i]];
+            const double low = i == 0 ? t : (t + values[order[i - 1]]) / 2;
+            const double high = i + 1 == n ? t : (t + values[order[i + 1]]) / 2;
+            add(low, high, part_[order[i]]);
         }
     }
     return quantile(0.5);

@@ -81,6 +81,11 @@ std::vector<Parameter> all_parameters(const Profile& profile) {
         }
         own("accept", "B/cycle", "rate of one SM while its own room lasts", &StorePath::accept);
         own("room", "B", "private room of one SM", &StorePath::room);
+        // The drain is the first path's.
+        if (i > 0) {
+            own("link_cost", "1", "link time of a byte, relative to the first path's",
+                &StorePath::link_cost);
+        }
     }
     return all;
 }
@@ -99,9 +104,14 @@ double from_free(const Parameter& p, double free) {
 StorePath default_path(const std::string& name) {
     StorePath path;
     path.name = name;
-    const bool bulk = name.starts_with("bulk") || name.starts_with("tma");
+    const auto starts = [&](const char* prefix) { return name.starts_with(prefix); };
+    const auto ends = [&](const char* suffix) { return name.ends_with(suffix); };
+    const bool bulk = starts("bulk") || starts("tma") || starts("tensor");
+    const bool four = starts("st4") || ends("_f32") || ends("_bf16x2");  // bytes a lane
     path.per_warp = !bulk;
-    path.instruction = Bytes{bulk ? 4096.0 : name == "st4" ? 128.0 : name == "st8" ? 256.0 : 512.0};
+    path.instruction = Bytes{bulk ? 4096.0 : four ? 128.0 : starts("st8") ? 256.0 : 512.0};
+    constexpr double kSector = 32;  // bytes; what leaves an SM at the least
+    if (ends("_sector")) path.wire = kSector * 32 / path.instruction.value();
     path.start = Cycles{bulk ? 160.0 : 200.0};
     path.cold = Cycles{bulk ? 1.0 : 50.0};
     path.per_instruction = Cycles{bulk ? 0.0 : 25.0};

@@ -42,8 +42,9 @@ std::map<std::size_t, Rows> partial_grids(const std::vector<Case>& cases, int sm
 // Stops early once it exceeds `limit`.
 double misfit(const Profile& profile, const Rows& rows, double limit) {
     double cost = 0;
+    Simulator simulate(profile);
     for (const Case& c : rows) {
-        const Observed predicted = simulate(profile, c);
+        const Observed predicted = simulate(c);
         for (int i = 0; i < kTotal; ++i) {
             if (c.weight[i] <= 0) continue;
             cost += std::min(kMostError, std::abs(std::log(predicted[i] / c.observed[i])));

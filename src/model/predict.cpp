@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::size_t kLongSequence = 10'000;  // bursts
 constexpr double kWithin = 1.05;               // "free" and "recovered" both mean within 5%
+constexpr double kGapResolution = 5;           // cycles, below what a stamp tells
 
 [[noreturn]] void reject(const std::string& field, const std::string& expected) {
     throw Error(ErrorKind::kBadInput, field + ": " + expected);
@@ -58,12 +59,13 @@ std::optional<double> held_out_p90(const Profile& profile, const std::string& pa
 }  // namespace
 
 Bytes onset(const Profile& profile, const Scenario& load) {
+    Simulator simulate(profile);
     const auto stalls = [&](double bytes) {
         Case c = case_of(load, profile, Bytes{bytes}, 1);
         const StorePath& path = profile.paths[c.path];
         const double free =
             fluid_burst(profile.network, path, c.load, c.bytes, Cycles{}, true).issue;
-        return simulate(profile, c)[kFirstSlowest] > kWithin * free;
+        return simulate(c)[kFirstSlowest] > kWithin * free;
     };
     constexpr double kLargest = 1073741824;  // a burst that never stalls has no onset below this
     double low = 0, high = 1024;
@@ -78,17 +80,19 @@ Bytes onset(const Profile& profile, const Scenario& load) {
 
 Nanoseconds recovery_gap(const Profile& profile, const Scenario& load, Bytes bytes, bool slowest) {
     Case c = case_of(load, profile, bytes, 2);
+    Simulator simulate(profile);
     const int what = slowest ? kLastSlowest : kLast;
-    const double all = bytes.value() * load.producers;
+    const StorePath& path = profile.path(load.path);
+    const double all = bytes.value() * load.producers * path.wire * path.link_cost;
     const double longest = 4 * (all / profile.network.drain.value() * c.load.clock.value()) + 1e5;
     const auto second = [&](double gap) {
         c.gap = Cycles{gap};
-        return simulate(profile, c)[what];
+        return simulate(c)[what];
     };
     const double plateau = second(longest);
     double low = 0, high = longest;
     if (second(0) <= kWithin * plateau) return Nanoseconds{0};
-    while (high - low > 50) {
+    while (high - low > kGapResolution) {
         const double middle = (low + high) / 2;
         (second(middle) <= kWithin * plateau ? high : low) = middle;
     }
@@ -141,7 +145,7 @@ Prediction predict(const Scenario& scenario, const Profile& profile) {
         b.stall = positive_part(ns(slowest - bursts[j].issue));
         b.drained = ns(result.drained[j] - result.begun[j]);
         if (profile.visibility.echo) b.visible = b.drained + *profile.visibility.echo;
-        b.queued = Bytes{result.queued[j]};
+        b.queued = Bytes{result.queued[j] / path.wire};
         out.bursts.push_back(b);
     }
     out.total = ns(result.finished + path.finish.value());
@@ -158,13 +162,13 @@ Prediction predict(const Scenario& scenario, const Profile& profile) {
 std::vector<std::pair<Nanoseconds, Bytes>> occupancy(const Scenario& scenario,
                                                      const Profile& profile) {
     const Load load = load_of(scenario, profile);
-    const FluidModel model =
-        fluid_model(profile.network, profile.topology, profile.path(scenario.path), load);
+    const StorePath& path = profile.path(scenario.path);
+    const FluidModel model = fluid_model(profile.network, profile.topology, path, load);
     FluidTrace trace;
     run_fluid(model, fluid_bursts(scenario, profile, load), &trace);
     std::vector<std::pair<Nanoseconds, Bytes>> out{{Nanoseconds{}, Bytes{}}};
     for (const auto& [cycles, bytes] : trace.occupancy) {
-        out.emplace_back(Cycles{cycles} / load.clock, Bytes{bytes});
+        out.emplace_back(Cycles{cycles} / load.clock, Bytes{bytes / path.wire});
     }
     return out;
 }

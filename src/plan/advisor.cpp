@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "xstage/error.hpp"
@@ -31,6 +32,14 @@ std::string reason_of(const Candidate& choice, const Candidate& baseline, const 
                 baseline.name, size_text(limits.room));
         }
         return fmt::format("No other order stores with fewer stalls than {}.", baseline.name);
+    }
+    if (choice.buffered && base.worst >= 0) {
+        const Phase& phase = baseline.phases[static_cast<std::size_t>(base.worst)];
+        return fmt::format(
+            "{} bursts of {} in {} exceed the room of {} at {:.0f} GB/s; with {} the SMs that "
+            "compute never wait for the link.",
+            phase.name, size_text(phase.bytes), time_text(phase.compute_ns), size_text(limits.room),
+            limits.rate, choice.name);
     }
     if (base.worst >= 0) {
         const Phase& phase = baseline.phases[static_cast<std::size_t>(base.worst)];
@@ -79,12 +88,20 @@ Estimate estimate(const std::vector<Phase>& phases, const StoreLimits& limits) {
     return out;
 }
 
+StoreLimits limits_for(const Candidate& candidate, const StoreLimits& limits) {
+    StoreLimits own = limits;
+    if (candidate.rate > 0) own.rate = std::min(own.rate, candidate.rate);
+    if (candidate.buffered) own.room = std::numeric_limits<double>::infinity();
+    return own;
+}
+
 Advice advise(const std::vector<Candidate>& candidates, int baseline, const StoreLimits& limits,
               const Simulate& simulate, int finalists, double tie) {
     if (candidates.empty()) throw Error(ErrorKind::kBadInput, "no order to choose from");
     Advice advice;
     for (std::size_t i = 0; i < candidates.size(); ++i) {
-        advice.ranked.push_back({static_cast<int>(i), estimate(candidates[i].phases, limits), -1});
+        const StoreLimits own = limits_for(candidates[i], limits);
+        advice.ranked.push_back({static_cast<int>(i), estimate(candidates[i].phases, own), -1});
     }
     const auto base_form = advice.ranked[static_cast<std::size_t>(baseline)].closed_form;
     std::stable_sort(advice.ranked.begin(), advice.ranked.end(),
@@ -131,8 +148,8 @@ Advice advise(const std::vector<Candidate>& candidates, int baseline, const Stor
             StoreLimits moved = limits;
             moved.rate *= 1 + rate * limits.rate_error;
             moved.room *= 1 + room * limits.room_error;
-            const double gain =
-                estimate(plain.phases, moved).total_ns / estimate(chosen.phases, moved).total_ns;
+            const double gain = estimate(plain.phases, limits_for(plain, moved)).total_ns /
+                                estimate(chosen.phases, limits_for(chosen, moved)).total_ns;
             advice.gain_low = std::min(advice.gain_low, advice.gain * gain / form_gain);
             advice.gain_high = std::max(advice.gain_high, advice.gain * gain / form_gain);
         }

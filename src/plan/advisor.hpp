@@ -41,8 +41,14 @@ Estimate estimate(const std::vector<Phase>& phases, const StoreLimits& limits);
 struct Candidate {
     std::string name;
     std::vector<Phase> phases;
-    int tag = 0;  ///< the caller's
+    int tag = 0;      ///< the caller's
+    double rate = 0;  ///< where its stores leave more slowly than the node could; 0: they do not
+    /// Where results wait in memory instead of in the room: its phases then never stall.
+    bool buffered = false;
 };
+
+/// The limits that hold for a candidate.
+StoreLimits limits_for(const Candidate& candidate, const StoreLimits& limits);
 
 struct Ranked {
     int candidate = 0;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "sim/split.hpp"
 #include "xstage/error.hpp"
 
 namespace xstage::sim {
@@ -127,25 +128,78 @@ std::vector<plan::MoeOrder> moe_orders(const Scenario& scenario) {
     return orders;
 }
 
-std::vector<Option> moe_options(const Scenario& scenario) {
-    // The GPU with the most to do or to send decides when the layer is over.
-    const double rate = scenario.cluster.node.link_rate * scenario.cluster.node.sms;
+/// The GPU with the most to do or to send decides when the layer is over.
+RowSums heaviest_of(const Cluster& cluster, const Moe& moe) {
+    const double rate = cluster.node.link_rate * cluster.node.sms;
     std::optional<RowSums> heaviest;
-    for (int rank = 0; rank < scenario.cluster.gpus; ++rank) {
-        RowSums sums(scenario.cluster, *scenario.moe, rank);
+    for (int rank = 0; rank < cluster.gpus; ++rank) {
+        RowSums sums(cluster, moe, rank);
         if (!heaviest || sums.load(rate) > heaviest->load(rate)) heaviest = std::move(sums);
     }
+    return std::move(*heaviest);
+}
+
+/// How many SMs may carry stores instead of computing: each drains no faster than one SM can, so
+/// that few cannot fill the link, and each that is not needed for that only computes less. What the
+/// scenario has comes first.
+std::vector<int> splits_of(const Scenario& scenario) {
+    const int own = scenario.moe ? scenario.moe->copying_sms : scenario.ulysses->copying_sms;
+    std::vector<int> splits;
+    for (const int copying : {own, 4, 8, 16, 32}) {
+        if (copying < 1 || 2 * copying >= scenario.cluster.node.sms) continue;
+        if (copying != own || splits.empty()) splits.push_back(copying);
+    }
+    return splits;
+}
+
+/// Puts the scenario's own split, where it has one, before the plainer orders.
+std::vector<Option> own_first(std::vector<Option> options, int copying) {
+    for (std::size_t i = 0; copying > 0 && i < options.size(); ++i) {
+        const Scenario& s = options[i].scenario;
+        if ((s.moe ? s.moe->copying_sms : s.ulysses->copying_sms) != copying) continue;
+        std::rotate(options.begin(), options.begin() + static_cast<std::ptrdiff_t>(i),
+                    options.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+        break;
+    }
+    for (std::size_t i = 0; i < options.size(); ++i) options[i].candidate.tag = static_cast<int>(i);
+    return options;
+}
+
+/// The scenario with `copying` of its SMs as carriers. `phases` are those of the other SMs.
+Option split_option(const Scenario& scenario, int copying, std::vector<Phase> phases,
+                    std::size_t tag) {
+    Option option{{fmt::format("{} SMs copy", copying), std::move(phases), static_cast<int>(tag)},
+                  scenario};
+    option.candidate.rate = copying * scenario.cluster.node.producer_rate;
+    option.candidate.buffered = true;
+    (scenario.moe ? option.scenario.moe->copying_sms : option.scenario.ulysses->copying_sms) =
+        copying;
+    return option;
+}
+
+std::vector<Option> moe_options(const Scenario& scenario) {
+    const RowSums heaviest = heaviest_of(scenario.cluster, *scenario.moe);
     std::vector<Option> options;
     for (const plan::MoeOrder& order : moe_orders(scenario)) {
         const std::string name = order_name(order);
         const bool known = std::any_of(options.begin(), options.end(),
                                        [&](const Option& o) { return o.candidate.name == name; });
         if (known) continue;
-        Option option{{name, phases_of(*heaviest, order, scenario.cluster.node.sms),
+        Option option{{name, phases_of(heaviest, order, scenario.cluster.node.sms),
                        static_cast<int>(options.size())},
                       scenario};
         option.scenario.moe->order = order;
+        option.scenario.moe->copying_sms = 0;
         options.push_back(std::move(option));
+    }
+    for (const int copying : splits_of(scenario)) {
+        const int left = scenario.cluster.node.sms - copying;
+        Cluster part = scenario.cluster;
+        part.node = computing_part(part.node, left);
+        options.push_back(
+            split_option(scenario, copying,
+                         phases_of(heaviest_of(part, *scenario.moe), scenario.moe->order, left),
+                         options.size()));
     }
     return options;
 }
@@ -197,14 +251,28 @@ std::vector<Option> ulysses_options(const Scenario& scenario) {
     };
     const auto name_of = [](const Ulysses& shape) -> std::string {
         static constexpr const char* kOrders[] = {"head-major", "interleaved", "rotated",
-                                                  "remote first"};
+                                                  "remote first", "longest first"};
         static constexpr const char* kFirst[] = {"rank 0's chunk first", "own chunk first",
                                                  "peer's chunk first"};
         if (shape.layout == Layout::kPeers) return kOrders[static_cast<int>(shape.order)];
-        return std::string(shape.layout == Layout::kPadded ? "padded, " : "batched, ") +
-               kFirst[static_cast<int>(shape.first)];
+        const char* layout = shape.layout == Layout::kPadded  ? "padded, "
+                             : shape.layout == Layout::kPages ? "pages in turn, "
+                                                              : "batched, ";
+        return layout + std::string(kFirst[static_cast<int>(shape.first)]);
+    };
+    const auto add_splits = [&] {
+        for (const int copying : splits_of(scenario)) {
+            Scenario part = scenario;
+            const int left = scenario.cluster.node.sms - copying;
+            part.cluster.node = computing_part(part.cluster.node, left);
+            part.ulysses->copying_sms = 0;
+            part.ulysses->attention_ns =
+                scenario.ulysses->tile_ns(scenario.cluster) * scenario.ulysses->waves(part.cluster);
+            options.push_back(split_option(scenario, copying, rounds_of(part, 0), options.size()));
+        }
     };
     Ulysses shape = *scenario.ulysses;
+    shape.copying_sms = 0;
     add(name_of(shape), shape);
     if (shape.layout == Layout::kPeers) {
         for (const auto order : {plan::TileOrder::kHeadMajor, plan::TileOrder::kInterleaved,
@@ -212,23 +280,27 @@ std::vector<Option> ulysses_options(const Scenario& scenario) {
             shape.order = order;
             add(name_of(shape), shape);
         }
+        add_splits();
         return options;
     }
-    for (const Layout layout : {Layout::kPadded, Layout::kBatched}) {
+    for (const Layout layout : {Layout::kPadded, Layout::kPages, Layout::kBatched}) {
         for (const FirstChunk first : {FirstChunk::kOwn, FirstChunk::kPeer}) {
             shape.layout = layout;
             shape.first = first;
             add(name_of(shape), shape);
         }
     }
+    add_splits();
     return options;
 }
 
 }  // namespace
 
 std::vector<Option> options_of(const Scenario& scenario) {
-    if (scenario.moe) return moe_options(scenario);
-    if (scenario.ulysses) return ulysses_options(scenario);
+    if (scenario.moe) return own_first(moe_options(scenario), scenario.moe->copying_sms);
+    if (scenario.ulysses) {
+        return own_first(ulysses_options(scenario), scenario.ulysses->copying_sms);
+    }
     throw Error(ErrorKind::kBadInput,
                 "/trace: expected ulysses or moe; a recorded trace has one order only");
 }

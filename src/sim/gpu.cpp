@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "xstage/error.hpp"
 
@@ -24,6 +25,8 @@ std::string_view role_name(Role role) {
             return "dispatch";
         case Role::kBurst:
             return "burst";
+        case Role::kCopy:
+            return "copy";
     }
     return "";
 }
@@ -62,9 +65,16 @@ GpuEngine::GpuEngine(const Node& node, int rank, Program& program, const Options
     // One more group for the helpers: they have no room of their own and take half of a link that
     // all groups want.
     pools_.resize(static_cast<std::size_t>(node_.group_count()) + 1);
-    group_demand_.resize(pools_.size());
-    group_grant_.resize(pools_.size());
+    groups_.resize(pools_.size());
     group_weight_.resize(pools_.size());
+    if (node_.halves.empty()) node_.halves = {node_.group_count()};
+    if (std::accumulate(node_.halves.begin(), node_.halves.end(), 0) != node_.group_count()) {
+        throw Error(ErrorKind::kBadInput, "node: the halves must have all groups between them");
+    }
+    const std::size_t halves = node_.halves.size();
+    halves_.resize(halves + 1, {0, 1, 0, false});
+    if (halves > 1) halves_.front().weight = node_.balance;
+    halves_.back().weight = static_cast<double>(halves - 1) + halves_.front().weight;
     if (options_.slice_ns > 0) arrivals_ = Arrivals(options_.gpus, options_.slice_ns);
     route_bytes_.resize(program.routes().size());
     live_ = program.producers();
@@ -85,6 +95,7 @@ GpuEngine::GpuEngine(const Node& node, int rank, Program& program, const Options
             members[static_cast<std::size_t>(flows_[static_cast<std::size_t>(p)].group)];
         if (producer.place < 0) producer.place += producer.members;
     }
+    for (const int m : members) luck_.push_back(luck_of(m));
     for (int p = 0; p < program.producers(); ++p) claim(p);
 }
 
@@ -207,7 +218,7 @@ void GpuEngine::next_part(int p) {
     flow.issuing = true;
     flow.left = part.bytes;
     flow.rate = std::min(kMaxRate, part.bytes / part.issue_ns);
-    producer.pending.push_back({part.bytes, now_, part.route, part.channel,
+    producer.pending.push_back({part.bytes, now_, part.cost, part.route, part.channel,
                                 producer.part == step.parts, step, producer.span});
     result_.bytes_issued += part.bytes;
     activate(p);
@@ -257,8 +268,15 @@ void GpuEngine::new_front(int p) {
     if (flow.pending == 0) return;
     const Burst& burst = producer.pending[producer.front];
     flow.channel = burst.channel;
-    if (!flow.helper)
-        flow.weight = node_.weight(producer.place, producer.members, producer.drained);
+    flow.cost = burst.cost;
+    if (!flow.helper) {
+        if (producer.since_turn > 0 && producer.since_turn >= node_.turn_bytes) {
+            ++producer.turn;
+            producer.since_turn = 0;
+        }
+        flow.weight = node_.weight(luck_[static_cast<std::size_t>(flow.group)], producer.place,
+                                   producer.turn, burst.bytes);
+    }
     if (throttle_.empty()) return;
     for (const auto& [gpu, share] : program_.routes()[static_cast<std::size_t>(burst.route)]) {
         if (share > 0) flow.cap = std::min(flow.cap, throttle_[static_cast<std::size_t>(gpu)]);
@@ -269,7 +287,7 @@ void GpuEngine::pop_front(int p) {
     Producer& producer = producers_[static_cast<std::size_t>(p)];
     Flow& flow = flows_[static_cast<std::size_t>(p)];
     const Burst burst = producer.pending[producer.front++];
-    ++producer.drained;
+    producer.since_turn += burst.bytes;
     if (--flow.pending == 0) {
         producer.pending.clear();
         producer.front = 0;

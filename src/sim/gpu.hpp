@@ -1,6 +1,7 @@
 #pragma once
 
 #include <queue>
+#include <span>
 #include <vector>
 
 #include "sim/node.hpp"
@@ -68,7 +69,7 @@ class GpuEngine {
     enum class Store : std::uint8_t { kFree, kLocal, kIssuing };
 
     struct Burst {  // accepted in part or whole, not yet drained
-        double bytes, drain_start;
+        double bytes, drain_start, cost;
         int route;
         Channel channel;
         bool last;  // of its step
@@ -85,6 +86,7 @@ class GpuEngine {
         double in = 0, out = 0;
         double cap = 0;         ///< drain rate limit of the oldest burst
         double weight = 1;      ///< within the group, for the oldest burst
+        double cost = 1;        ///< link time per byte of the oldest burst
         double front_left = 0;  ///< of the oldest burst, not drained
         int group = 0;
         int pending = 0;  ///< bursts not drained
@@ -93,6 +95,7 @@ class GpuEngine {
         bool settled = false;  ///< of share()
         bool waits = false;    ///< for the shared room
 
+        double load() const { return queued * cost; }
         bool front_partial() const { return issuing && pending == 1; }
     };
 
@@ -102,7 +105,8 @@ class GpuEngine {
         bool active = false;   // in active_: issuing, or has a backlog
         std::size_t span = 0;  // of `storing`
         int place = 0, members = 1;
-        long drained = 0;                // bursts
+        long turn = 0;                   // of arbitration
+        double since_turn = 0;           // bytes drained in it
         int part = 0;                    // of the step in the store engine
         long claimed = 0, accepted = 0;  // steps
         Step next, storing;              // step in the compute engine, and in the store engine
@@ -116,6 +120,11 @@ class GpuEngine {
         double used = 0, growth = 0, released = 0;
         int issuers = 0, blocked = 0;
         bool full = false;
+    };
+
+    struct Share {  // of a rate: what is wanted, and what is granted (kUnlimited: all of it)
+        double demand = 0, weight = 0, grant = 0;
+        bool asks = false;
     };
 
     struct Timer {
@@ -141,6 +150,7 @@ class GpuEngine {
 
     void find_rates();
     void share(Channel channel, double capacity);
+    static void fill(std::span<Share> shares, double capacity);
     void apply_room();
     double step_length() const;
     void advance(double dt);
@@ -166,7 +176,9 @@ class GpuEngine {
     std::vector<double> throttle_;  // per destination; empty: none
     std::priority_queue<Timer, std::vector<Timer>, std::greater<>> timers_;
     std::vector<std::vector<int>> parked_;
-    std::vector<double> group_demand_, group_grant_, group_weight_;
+    std::vector<Share> halves_, groups_;  // of the link; the last of each is the helpers'
+    std::vector<double> group_weight_;
+    std::vector<std::vector<double>> luck_;  // of the members of each group
     Arrivals arrivals_;
     std::vector<Span> spans_;
     RankResult result_;

@@ -18,44 +18,66 @@ void GpuEngine::find_rates() {
     dirty_ = false;
 }
 
-/// Max-min fair, by weight: first among the groups that want to send, then among the producers of a
-/// group. A producer with a backlog wants all it can get, another one what it is issuing.
+/// Max-min fair, by weight.
+void GpuEngine::fill(std::span<Share> shares, double capacity) {
+    double left = capacity, weights = 0;
+    for (Share& share : shares) {
+        share.grant = capacity == kUnlimited ? kUnlimited : -1;
+        if (share.asks) weights += share.weight;
+    }
+    if (capacity == kUnlimited) return;
+    for (bool changed = true; changed;) {
+        changed = false;
+        const double level = weights > 0 ? left / weights : 0;
+        for (Share& share : shares) {
+            if (!share.asks || share.grant >= 0 || share.demand > level * share.weight) continue;
+            share.grant = kUnlimited;
+            left = std::max(0.0, left - share.demand);
+            weights -= share.weight;
+            changed = true;
+        }
+    }
+    for (Share& share : shares) {
+        if (share.grant < 0 && weights > 0) share.grant = left / weights * share.weight;
+    }
+}
+
+/// Demands and grants are in link time. First among the halves that want to send, then among the
+/// groups of a half, then among the producers of a group. A producer with a backlog wants all it
+/// can get, another one what it is issuing.
 void GpuEngine::share(Channel channel, double capacity) {
-    std::fill(group_demand_.begin(), group_demand_.end(), 0.0);
+    std::fill(groups_.begin(), groups_.end(), Share{0, 1, 0, false});
     std::fill(group_weight_.begin(), group_weight_.end(), 0.0);
     for (const int p : active_) {
         Flow& flow = flows_[static_cast<std::size_t>(p)];
         if (flow.channel != channel) continue;
         const double wanted = flow.queued > 0 ? kUnlimited : flow.rate;
-        flow.out = std::min(wanted, flow.cap);  // the demand, until it is granted
-        group_demand_[static_cast<std::size_t>(flow.group)] += flow.out;
+        flow.out = std::min(wanted, flow.cap) * flow.cost;  // the demand, until it is granted
+        Share& group = groups_[static_cast<std::size_t>(flow.group)];
+        group.demand += flow.out;
+        group.asks = true;
         group_weight_[static_cast<std::size_t>(flow.group)] += flow.weight;
     }
-    if (capacity == kUnlimited) return;
-
-    const std::size_t helpers = pools_.size() - 1;
-    const auto weight = [&](std::size_t g) {
-        return g == helpers ? static_cast<double>(helpers) : 1.0;
-    };
-    double left = capacity, weights = 0;
-    for (std::size_t g = 0; g < pools_.size(); ++g) {
-        group_grant_[g] = -1;
-        if (group_weight_[g] > 0) weights += weight(g);
-    }
-    for (bool changed = true; changed;) {
-        changed = false;
-        const double level = weights > 0 ? left / weights : 0;
-        for (std::size_t g = 0; g < pools_.size(); ++g) {
-            if (group_weight_[g] == 0 || group_grant_[g] >= 0) continue;
-            if (group_demand_[g] > level * weight(g)) continue;
-            group_grant_[g] = kUnlimited;  // satisfied: its members keep their demands
-            left = std::max(0.0, left - group_demand_[g]);
-            weights -= weight(g);
-            changed = true;
+    const std::span<Share> groups(groups_);
+    std::size_t at = 0;
+    for (std::size_t h = 0; h < halves_.size(); ++h) {
+        const std::size_t count =
+            h + 1 < halves_.size() ? static_cast<std::size_t>(node_.halves[h]) : 1;
+        halves_[h].demand = 0;
+        halves_[h].asks = false;
+        for (const Share& group : groups.subspan(at, count)) {
+            halves_[h].demand += group.demand;
+            halves_[h].asks |= group.asks;
         }
+        at += count;
     }
-    for (std::size_t g = 0; g < pools_.size(); ++g) {
-        if (group_grant_[g] < 0 && weights > 0) group_grant_[g] = left / weights * weight(g);
+    fill(halves_, capacity);
+    at = 0;
+    for (std::size_t h = 0; h < halves_.size(); ++h) {
+        const std::size_t count =
+            h + 1 < halves_.size() ? static_cast<std::size_t>(node_.halves[h]) : 1;
+        if (halves_[h].asks) fill(groups.subspan(at, count), halves_[h].grant);
+        at += count;
     }
 
     for (bool changed = true; changed;) {
@@ -64,11 +86,11 @@ void GpuEngine::share(Channel channel, double capacity) {
             Flow& flow = flows_[static_cast<std::size_t>(p)];
             const auto g = static_cast<std::size_t>(flow.group);
             if (flow.channel != channel || flow.settled) continue;
-            if (group_grant_[g] == kUnlimited) {
+            if (groups_[g].grant == kUnlimited) {
                 flow.settled = true;
-            } else if (flow.out <= group_grant_[g] / group_weight_[g] * flow.weight) {
+            } else if (flow.out <= groups_[g].grant / group_weight_[g] * flow.weight) {
                 flow.settled = changed = true;
-                group_grant_[g] -= flow.out;
+                groups_[g].grant -= flow.out;
                 group_weight_[g] -= flow.weight;
             }
         }
@@ -77,19 +99,22 @@ void GpuEngine::share(Channel channel, double capacity) {
         Flow& flow = flows_[static_cast<std::size_t>(p)];
         if (flow.channel != channel) continue;
         const auto g = static_cast<std::size_t>(flow.group);
-        if (!flow.settled) flow.out = group_grant_[g] / group_weight_[g] * flow.weight;
+        if (!flow.settled) flow.out = groups_[g].grant / group_weight_[g] * flow.weight;
+        flow.out /= flow.cost;
         flow.settled = false;
     }
 }
 
-/// A producer whose room is full issues as fast as it drains. Where it is the shared room that is
-/// full, what the others give back of it goes to those that wait, in equal parts.
+/// Rooms hold bytes at their cost on the link: a pitch that leaves part of the link idle leaves the
+/// buffers of that part idle, too. A producer whose room is full issues as fast as it drains. Where
+/// it is the shared room that is full, what the others give back of it goes to those that wait, in
+/// equal parts.
 void GpuEngine::apply_room() {
     for (Pool& pool : pools_) pool = Pool{};
     for (const int p : active_) {
         const Flow& flow = flows_[static_cast<std::size_t>(p)];
         Pool& pool = pools_[static_cast<std::size_t>(flow.group)];
-        pool.used += std::max(0.0, flow.queued - node_.private_room);
+        pool.used += std::max(0.0, flow.load() - node_.private_room);
         pool.issuers += flow.issuing;
     }
     for (Pool& pool : pools_) pool.full = pool.used > node_.shared_room - kTinyBytes;
@@ -102,15 +127,15 @@ void GpuEngine::apply_room() {
         if (flow.helper) continue;
         const double room = node_.private_room + node_.shared_cap;
         if (issuing && flow.rate > flow.out) {
-            if (flow.queued > room - kTinyBytes) {
+            if (flow.load() > room - kTinyBytes) {
                 flow.in = flow.out;
-            } else if (pool.full && flow.queued > node_.private_room - kTinyBytes) {
+            } else if (pool.full && flow.load() > node_.private_room - kTinyBytes) {
                 flow.waits = true;
                 ++pool.blocked;
             }
         }
-        if (!flow.waits && flow.queued > node_.private_room && flow.out > flow.in) {
-            pool.released += flow.out - flow.in;
+        if (!flow.waits && flow.load() > node_.private_room && flow.out > flow.in) {
+            pool.released += (flow.out - flow.in) * flow.cost;
         }
     }
     queued_ = 0;
@@ -118,10 +143,10 @@ void GpuEngine::apply_room() {
         Flow& flow = flows_[static_cast<std::size_t>(p)];
         Pool& pool = pools_[static_cast<std::size_t>(flow.group)];
         if (flow.waits) {
-            flow.in = std::min(flow.rate, flow.out + pool.released / pool.blocked);
+            flow.in = std::min(flow.rate, flow.out + pool.released / pool.blocked / flow.cost);
         }
-        const double net = flow.in - flow.out;
-        const double over = flow.queued - node_.private_room;
+        const double net = (flow.in - flow.out) * flow.cost;
+        const double over = flow.load() - node_.private_room;
         if (over > 0 || (over > -kTinyBytes && net > 0)) pool.growth += net;
         queued_ += flow.queued;
     }
@@ -139,14 +164,14 @@ double GpuEngine::step_length() const {
         const Flow& flow = flows_[static_cast<std::size_t>(p)];
         const bool issuing = flow.issuing;
         if (issuing && flow.in > 0) reach(flow.left, flow.in);
-        const double net = flow.in - flow.out;
-        const double over = flow.queued - node_.private_room;
+        const double net = (flow.in - flow.out) * flow.cost;
+        const double over = flow.load() - node_.private_room;
         const Pool& pool = pools_[static_cast<std::size_t>(flow.group)];
         if (net > 0 && !flow.helper) {
-            if (flow.queued < room - kTinyBytes) reach(room - flow.queued, net);
+            if (flow.load() < room - kTinyBytes) reach(room - flow.load(), net);
             if (over < -kTinyBytes) reach(-over, net);
         } else if (net < 0) {
-            if (flow.queued > 0) reach(flow.queued, -net);
+            if (flow.queued > 0) reach(flow.load(), -net);
             if (over > kTinyBytes && pool.issuers > 0) reach(over, -net);
         }
         if (!flow.front_partial() && flow.out > 0) reach(flow.front_left, flow.out);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "sim/split.hpp"
 #include "xstage/error.hpp"
 
 namespace xstage::sim {
@@ -221,7 +222,18 @@ ProgramFactory moe_programs(const Cluster& cluster, const Moe& moe) {
     if ((moe.tile1_ns <= 0 || moe.tile2_ns <= 0) && rate <= 0) {
         fail("/moe/tile1_ns: expected a number > 0, as the node gives no arithmetic rate");
     }
-    return [cluster, moe](int rank) { return std::make_unique<MoeProgram>(cluster, moe, rank); };
+    Cluster part = cluster;
+    if (moe.copying_sms > 0) {
+        if (moe.copying_sms >= cluster.node.sms) {
+            fail(fmt::format("/moe/copying_sms: expected fewer than the {} SMs, found {}",
+                             cluster.node.sms, moe.copying_sms));
+        }
+        part.node = computing_part(cluster.node, cluster.node.sms - moe.copying_sms);
+    }
+    const ProgramFactory programs = [part, moe](int rank) {
+        return std::make_unique<MoeProgram>(part, moe, rank);
+    };
+    return moe.copying_sms > 0 ? split_programs(cluster, moe.copying_sms, programs) : programs;
 }
 
 }  // namespace xstage::sim

@@ -29,6 +29,8 @@ struct Moe {
     int tile_columns1 = 256;  ///< of the 2 * intermediate columns of Linear-1
     int tile_columns2 = 256;  ///< of the hidden columns of Linear-2
     plan::MoeOrder order;
+    /// SMs that compute nothing and carry the results of the others to their GPUs.
+    int copying_sms = 0;
     Dispatch dispatch = Dispatch::kHidden;
     /// True where the epilogue has warps and an accumulator of its own, so that the next tile is
     /// computed while this one is stored.

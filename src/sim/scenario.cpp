@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <filesystem>
 #include <map>
+#include <numeric>
 
 #include "core/file.hpp"
 #include "core/json.hpp"
@@ -52,6 +54,7 @@ class Reader {
         take(json, "layout", out.layout,
              {{"peers", Layout::kPeers},
               {"padded", Layout::kPadded},
+              {"pages", Layout::kPages},
               {"batched", Layout::kBatched}});
         take(json, "order", out.order,
              {{"head_major", plan::TileOrder::kHeadMajor},
@@ -62,6 +65,9 @@ class Reader {
              {{"rank_zero", FirstChunk::kRankZero},
               {"own", FirstChunk::kOwn},
               {"peer", FirstChunk::kPeer}});
+        take(json, "row_pitch_bytes", out.row_pitch);
+        take(json, "page_bytes", out.page_bytes);
+        take(json, "copying_sms", out.copying_sms);
         take(json, "all_remote", out.all_remote);
         take(json, "all_local", out.all_local);
         take(json, "attention_ns", out.attention_ns);
@@ -94,6 +100,7 @@ class Reader {
         take(json, "dispatch", out.dispatch,
              {{"hidden", Dispatch::kHidden}, {"pull", Dispatch::kPull}});
         take(json, "epilogue_apart", out.epilogue_apart);
+        take(json, "copying_sms", out.copying_sms);
         take(json, "tile1_ns", out.tile1_ns);
         take(json, "tile2_ns", out.tile2_ns);
         take(json, "fixed_ns", out.fixed_ns);
@@ -231,6 +238,13 @@ std::vector<std::string> Scenario::assumptions() const {
     if (moe && moe->dispatch == Dispatch::kHidden) {
         out.push_back("all tokens are at their experts when the kernel starts");
     }
+    if (ulysses && std::fmod(std::log2(ulysses->pitch()), 1) != 0 &&
+        node.pitch_cost.count(ulysses->pitch()) == 0) {
+        out.push_back(
+            fmt::format("rows {:.0f} bytes apart take no more of the link than packed ones; the "
+                        "node was not measured with them",
+                        ulysses->pitch()));
+    }
     if (ulysses && ulysses->attention_ns <= 0) {
         out.push_back("attention time is arithmetic at the node's bf16 rate");
     }
@@ -243,10 +257,22 @@ Node read_node(const std::string& file, const std::string& path) {
         return node_from_profile(read_profile(file).profile, path.empty() ? "st16" : path);
     }
     core::validate(json, "sim_node", file);
+    const auto fail = [&](const std::string& where, const std::string& message) {
+        throw Error(ErrorKind::kBadInput, fmt::format("{}: {}: {}", file, where, message));
+    };
     Node node;
+    if (json.contains("profile")) {
+        const std::string profile = beside(file, json["profile"].get<std::string>());
+        node = node_from_profile(read_profile(profile).profile, path.empty() ? "st16" : path);
+    } else {
+        for (const char* key : {"sms", "link_gbps", "paths"}) {
+            if (!json.contains(key)) fail(fmt::format("/{}", key), "expected it, or a /profile");
+        }
+    }
     take(json, "name", node.name);
     take(json, "sms", node.sms);
     take(json, "groups", node.groups);
+    take(json, "halves", node.halves);
     take(json, "link_gbps", node.link_rate);
     take(json, "ingress_gbps", node.ingress_rate);
     take(json, "ingress_buffer_bytes", node.ingress_buffer);
@@ -255,18 +281,27 @@ Node read_node(const std::string& file, const std::string& path) {
     take(json, "shared_room_bytes", node.shared_room);
     take(json, "shared_cap_bytes", node.shared_cap);
     take(json, "producer_gbps", node.producer_rate);
-    take(json, "arbitration_spread", node.arbitration_spread);
+    take(json, "arbitration_spread", node.favour);
+    take(json, "arbitration_spread", node.disfavour);
     take(json, "local_gbps", node.local_rate);
+    if (json.contains("pitches")) {
+        for (const Json& row : json["pitches"])
+            node.pitch_cost[row["bytes"].get<double>()] = row["cost"].get<double>();
+    }
     take(json, "visible_ns", node.visible_ns);
     take(json, "ack_ns", node.ack_ns);
     take(json, "fp8_tflops", node.fp8_tflops);
     take(json, "bf16_tflops", node.bf16_tflops);
     take(json, "memory_gbps", node.memory_rate);
     take(json, "gpus_measured", node.gpus_measured);
+    if (std::accumulate(node.halves.begin(), node.halves.end(), 0) != node.group_count() &&
+        !node.halves.empty()) {
+        fail("/halves", fmt::format("expected {} groups in all", node.group_count()));
+    }
+    if (!json.contains("paths")) return node;
     const Json& paths = json["paths"];
     if (paths.empty() || (!path.empty() && !paths.contains(path))) {
-        throw Error(ErrorKind::kBadInput,
-                    fmt::format("{}: /paths: expected the store path '{}'", file, path));
+        fail("/paths", fmt::format("expected the store path '{}'", path));
     }
     const Json& chosen = path.empty() ? paths.begin().value() : paths[path];
     take(chosen, "private_room_bytes", node.private_room);

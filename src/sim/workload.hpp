@@ -22,9 +22,10 @@ struct Part {
     double issue_ns = 0;  ///< without backpressure
     int route = 0;        ///< index into the program's routes
     Channel channel = Channel::kLink;
+    double cost = 1;  ///< link time per byte over that of the best address pattern
 };
 
-enum class Role : std::uint8_t { kTile, kLinear1, kLinear2, kDispatch, kBurst };
+enum class Role : std::uint8_t { kTile, kLinear1, kLinear2, kDispatch, kBurst, kCopy };
 
 std::string_view role_name(Role role);
 

@@ -218,7 +218,8 @@ Budgets tune(std::span<const ThresholdMap> maps, std::span<const RowSamples> sam
         if (picked[i] + 1 < d.size()) next.emplace(d[picked[i] + 1] - d[picked[i]], i);
     };
     for (std::size_t i = 0; i < curves.size(); ++i) offer(i);
-    while (!next.empty() && sum + next.top().first <= most) {
+    // At a density of 1 a rounded sum must not leave a block out, as one that no sampled row sees.
+    while (!next.empty() && (density == 1 || sum + next.top().first <= most)) {
         const auto [cost, i] = next.top();
         next.pop();
         ++picked[i];

@@ -20,6 +20,7 @@ template <class Io>
 void fields(Io& io, model::StorePath& p) {
     io("name", p.name), io("instruction_bytes", p.instruction), io("per_warp", p.per_warp),
         io("warps_apart", p.warps_apart);
+    io("wire", p.wire), io("link_cost", p.link_cost);
     io("start_cycles", p.start), io("cold_cycles", p.cold);
     io("per_instruction_cycles", p.per_instruction), io("per_rival_cycles", p.per_rival);
     io("accept_bytes_per_cycle", p.accept);
@@ -118,7 +119,8 @@ struct Reader {
 
     template <class T>
     void operator()(const char* key, T& value) {
-        read(json.at(key), value);
+        // The schema says what may be absent; it then keeps its default.
+        if (const auto at = json.find(key); at != json.end()) read(*at, value);
     }
 
     template <Plain T>

@@ -63,7 +63,8 @@ std::string short_number(double value) {
 }
 
 std::string report_html(const Measurements& measurements, const ProfileDocument& document,
-                        const std::optional<Scenario>& sequence) {
+                        const std::optional<Scenario>& sequence,
+                        const std::vector<PageFigure>& more) {
     const model::Profile& profile = document.profile;
     const Scenario load = typical_load(measurements, profile);
     const Bytes free = onset(profile, load);
@@ -93,6 +94,7 @@ std::string report_html(const Measurements& measurements, const ProfileDocument&
         onset_map_figure(profile, load),
         scatter_figure(comparisons),
         error_figure(comparisons)};
+    page.figures.insert(page.figures.end(), more.begin(), more.end());
     page.tables = {parameter_table(profile), error_table(profile)};
     page.provenance = document.recording;
     page.provenance.warnings.insert(page.provenance.warnings.end(), profile.notes.begin(),

@@ -2,7 +2,9 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "trace/report_page.hpp"
 #include "xstage/documents.hpp"
 #include "xstage/model.hpp"
 
@@ -12,8 +14,10 @@ namespace xstage::trace {
 std::string short_number(double value);
 
 /// The report of a recording and the profile fitted to it: one self-contained HTML file. `sequence`
-/// is the scenario whose occupancy is drawn; without one, four bursts around the onset are.
+/// is the scenario whose occupancy is drawn; without one, four bursts around the onset are. `more`
+/// are figures that follow its own.
 std::string report_html(const Measurements& measurements, const ProfileDocument& profile,
-                        const std::optional<model::Scenario>& sequence = std::nullopt);
+                        const std::optional<model::Scenario>& sequence = std::nullopt,
+                        const std::vector<PageFigure>& more = {});
 
 }  // namespace xstage::trace

@@ -16,7 +16,8 @@ struct Options {
     std::vector<std::string> types{"fp8", "bf16"}, shapes, routings{"balanced"};
     std::vector<std::string> orders{"wave:1",     "wave:2",           "wave:4",
                                     "wave:8",     "wave:all",         "lead:16",
-                                    "lead:32/16", "alternate+264/16", "ratio+264/16"};
+                                    "lead:32/16", "alternate+264/16", "ratio+264/16",
+                                    "wave:all*2", "alternate+132/8*2"};
     moe::BenchOptions run;
 };
 
@@ -111,7 +112,9 @@ void add_bench_moe(CLI::App& bench, const CLI::App& app) {
                      "experts of a rank: 1 all of the shape's, 2 half of them, 8 an eighth")
         ->delimiter(',')
         ->check(CLI::Range(1, 64));
-    command->add_option("--orders", o->orders, "wave:N, wave:all, alternate, lead:N, ratio; then perhaps +SLACK, /BAND, *2")
+    command
+        ->add_option("--orders", o->orders,
+                     "wave:N, wave:all, alternate, lead:N, ratio; then perhaps +SLACK, /BAND, *2")
         ->delimiter(',');
     command
         ->add_option("--routing", o->routings,

@@ -1,5 +1,6 @@
-#include <algorithm>
+#include <vector>
 
+#include "plan/advisor.hpp"
 #include "xstage/moe/plan.hpp"
 
 namespace xstage::moe {
@@ -56,10 +57,16 @@ plan::MoeOrder choose_order(const Problem& p) {
     const double first = 2 * second;
     const double away = 1.0 - 1.0 / p.ranks;
     const double store = away * 2.0 * p.hidden / kLinkBytes;
-    const double in_waves = first + std::max(second, store);
     const double costs = p.type == Type::kFp8 ? kInterleavingCostsFp8 : kInterleavingCostsBf16;
+    // What `xstage advise` ranks by, in seconds. A layer's stores are far more than the room holds.
+    const plan::StoreLimits limits{kLinkBytes, 0, 0};
+    const double bytes = store * kLinkBytes;
+    const auto time = [&](const std::vector<plan::Phase>& phases) {
+        return plan::estimate(phases, limits).total_ns;
+    };
+    const double in_waves = time({{"Linear-1", first, 0}, {"Linear-2", second, bytes}});
     const double rows = static_cast<double>(p.max_tokens) * p.top_k;
-    const double gain = in_waves - std::max(first + second, store) * costs;
+    const double gain = in_waves - time({{"mixed", first + second, bytes}}) * costs;
     if (rows * gain < kLeastGainSeconds) return waves;
     const double weights = 3.0 * p.local_experts() * p.hidden * p.intermediate * p.element_bytes();
     if (rows * (first + second) < kArithmeticOverWeights * weights / kMemoryBytes) return waves;

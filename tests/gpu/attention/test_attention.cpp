@@ -47,6 +47,24 @@ TEST_P(EveryInstance, KeysBehindASamplesEndDoNotCountWhateverTheyHold) {
     expect_agrees(s);
 }
 
+// Of three rows one has scores below zero only, one above only, and one first (keys are taken from
+// the last on) below and then above. They span more than 2^127, so that a reference which misses
+// the largest gives infinity.
+TEST_P(EveryInstance, AgreesWhereAllScoresSoFarAreBelowZero) {
+    Shape s = shape_of_instance(GetParam());
+    s.q_rows = 200;
+    s.kv_rows = 700;
+    s.fill = [](int tensor, std::int64_t, std::int64_t row, std::int64_t, int column) {
+        if (tensor == 2) return std::sin(static_cast<float>(row * 13 + column));
+        if (tensor == 0) return column == row % 3 ? 8.0F : 0.0F;
+        const auto size = static_cast<float>(1 + row * 37 % 251);
+        if (column == 0) return -size;
+        if (column == 1) return size;
+        return column == 2 ? row < 300 ? size : -size : 0.0F;
+    };
+    expect_agrees(s);
+}
+
 TEST_P(EveryInstance, ManyTilesPerCtaGiveTheSameBitsFiftyTimes) {
     Shape s = shape_of_instance(GetParam());
     s.heads = s.kv_heads = 12;
@@ -179,19 +197,26 @@ TEST_F(Attention, EqualScoresAverageTheValues) {
     EXPECT_THAT(problem.lse(), Each(testing::FloatNear(2.828427F + std::log(257.0F), 1e-5F)));
 }
 
+// Also where scores are so large, here near 10^4 powers of two, that their product with the scale
+// is rounded by parts of a thousand.
 TEST_F(Attention, OneDominantKeyIsCopiedExactly) {
-    Shape s;
-    s.q_rows = 130;
-    s.kv_rows = 400;
-    s.fill = [](int tensor, std::int64_t, std::int64_t row, std::int64_t, int column) {
-        if (tensor == 0) return column == 0 ? 64.0F : 0.0F;
-        if (tensor == 1) return column == 0 && row == 271 ? 64.0F : 0.0F;
-        return row == 271 ? static_cast<float>(column) : 1000.0F;
-    };
-    const Problem problem(s);
-    problem.run(problem.arguments());
-    const std::vector<float> out = problem.out();
-    for (std::size_t i = 0; i < out.size(); ++i) ASSERT_EQ(out[i], static_cast<float>(i % 128));
+    for (const AttentionType type : {AttentionType::kBf16, AttentionType::kFp16}) {
+        Shape s;
+        s.type = type;
+        s.q_rows = 130;
+        s.kv_rows = 400;
+        s.fill = [](int tensor, std::int64_t, std::int64_t row, std::int64_t, int column) {
+            if (tensor == 0) return column == 0 ? 300.0F + 0.25F * static_cast<float>(row) : 0.0F;
+            if (tensor == 1) return column == 0 && row == 271 ? 250.0F : 0.0F;
+            return row == 271 ? static_cast<float>(column) : 1000.0F;
+        };
+        const Problem problem(s);
+        problem.run(problem.arguments());
+        const std::vector<float> out = problem.out();
+        for (std::size_t i = 0; i < out.size(); ++i) {
+            ASSERT_EQ(out[i], static_cast<float>(i % 128)) << "row " << i / 128;
+        }
+    }
 }
 
 TEST_F(Attention, RowsWithoutAKeyGiveZeroAndMinusInfinity) {

@@ -4,6 +4,7 @@
 
 #include <random>
 
+#include "model/evaluate.hpp"
 #include "synthetic.hpp"
 
 namespace {
@@ -47,6 +48,31 @@ TEST(Fit, FindsTheParametersThatMadeTheRows) {
         EXPECT_TRUE(find(found, name).value.has_value()) << name;
     }
     EXPECT_EQ(found.topology.clusters, truth.topology.clusters);
+}
+
+// Where the CTAs of 16 and 66 SMs are may be told in other ways that come to the same; what they
+// predict, and what one SM and the link do, does not depend on it.
+TEST(Fit, PredictsPartialGridsThatItHasPlaced) {
+    Profile truth = synthetic_profile();
+    truth.network.drain = BytesPerNanosecond{330};
+    truth.paths[0].room = Bytes{7500};
+    const Measurements rows = recording_of(truth);
+    const Profile found = fit(rows, quick());
+    std::vector<std::string> names;
+    const auto cases = make_cases(rows, found.clock, names);
+    for (const ErrorLine& line : summarise(found, errors_on(found, cases), {})) {
+        EXPECT_LE(line.median, 0.025)
+            << line.what << " " << line.statistic << " " << line.producers;
+        EXPECT_LE(line.p90, 0.075) << line.what << " " << line.statistic << " " << line.producers;
+    }
+    for (const Parameter& p : all_parameters(truth)) {
+        const bool sure = p.name == "drain" || p.name == "egress" || p.name == "st16.start" ||
+                          p.name == "st16.per_instruction" || p.name == "st16.accept";
+        const double within = sure ? 0.02 : p.name == "st16.room" ? 0.07 : 0;
+        if (within > 0) {
+            EXPECT_NEAR(p.get(found) / p.get(truth), 1, within) << p.name;
+        }
+    }
 }
 
 TEST(Fit, TheSameSeedGivesTheSameIntervals) {

@@ -72,7 +72,7 @@ FluidModel any_model() {
     FluidModel model;
     model.drain = *rc::gen::inRange(20, 400);
     model.egress = *rc::gen::inRange(5, 60);
-    model.turns = {2.0, 1.0, 0.5};
+    model.turns = {2.0, 1.0, 0.5}, model.after = {1.0, 1.0, 1.0};
     model.next_turn = {1, 2, 0};
     model.turn_bytes = *rc::gen::inRange(0, 30000);
     const int clusters = *rc::gen::inRange(1, 4);

@@ -16,8 +16,8 @@ Measurements recording(const char* name) {
 }
 
 // A profile of one pair of cards predicts another pair, of which it has seen nothing: 8 to 132 SMs,
-// 1 to 8 warps, both paths. Medians are within the bars for held-out rows. The two cards have other
-// groups in other clusters (12 and 24 SMs in light ones), which the slowest SM's tails show.
+// 1 to 8 warps, both paths. All is within the bars for held-out rows but the slowest SM's second
+// bursts: the two cards have other groups in other clusters (12 and 24 SMs in light ones).
 TEST(OtherCards, ArePredictedUnseen) {
     FitOptions options;
     options.held_out = false, options.resamples = 10;
@@ -30,9 +30,9 @@ TEST(OtherCards, ArePredictedUnseen) {
     for (const ErrorLine& line : summarise(profile, errors_on(profile, cases), {})) {
         if (!line.path.empty() || line.producers != 0) continue;
         const bool sequence = line.what == "period" || line.what == "mean issue";
-        EXPECT_LE(line.median, 0.05) << line.what << " " << line.statistic;
-        const bool tail = line.statistic == "slowest" && line.what != "isolated";
-        const double bar = sequence ? (tail ? 0.18 : 0.10) : (tail ? 0.21 : 0.15);
+        EXPECT_LE(line.median, 0.035) << line.what << " " << line.statistic;
+        const bool tail = line.statistic == "slowest" && line.what == "second";
+        const double bar = sequence ? 0.10 : tail ? 0.175 : 0.15;
         EXPECT_LE(line.p90, bar) << line.what << " " << line.statistic;
         ++seen;
     }

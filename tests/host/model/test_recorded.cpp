@@ -1,10 +1,12 @@
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
-#include <map>
+#include <initializer_list>
+#include <stdexcept>
+#include <utility>
 
 #include "model/cases.hpp"
+#include "model/evaluate.hpp"
+#include "model/recovery.hpp"
 #include "xstage/documents.hpp"
 #include "xstage/model.hpp"
 
@@ -13,7 +15,86 @@ namespace {
 using namespace xstage;
 using namespace xstage::model;
 
-// The two-GPU H200 node. Every row is held out once, a third of the configurations at a time.
+const ErrorLine& line(const Profile& profile, const std::string& what,
+                      const std::string& statistic) {
+    for (const ErrorLine& l : profile.held_out) {
+        if (l.what == what && l.statistic == statistic && l.path.empty() && l.producers == 0) {
+            return l;
+        }
+    }
+    throw std::runtime_error("no line " + what + " " + statistic);
+}
+
+struct Bar {
+    const char *what, *statistic;
+    double median, p90;
+};
+
+void expect_bars(const Profile& profile, std::initializer_list<Bar> bars) {
+    for (const Bar& bar : bars) {
+        const ErrorLine& l = line(profile, bar.what, bar.statistic);
+        EXPECT_LE(l.median, bar.median) << bar.what << " " << bar.statistic;
+        EXPECT_LE(l.p90, bar.p90) << bar.what << " " << bar.statistic;
+    }
+}
+
+// Recovery gaps within their recorded brackets, and all of them.
+std::pair<int, int> recovered(const Profile& profile, const Measurements& rows, bool slowest) {
+    std::vector<std::string> names;
+    const auto brackets = recovery_brackets(make_cases(rows, profile.clock, names));
+    int inside = 0, all = 0;
+    for (const ErrorSample& s : recovery_errors(profile, brackets)) {
+        if (s.slowest == slowest) ++all, inside += s.error == 0;
+    }
+    return {inside, all};
+}
+
+// The two-GPU H200 node, by the probe: all its store paths. Every row is held out once, a third of
+// the configurations at a time.
+class Probed : public testing::Test {
+  protected:
+    static const Measurements& rows() {
+        static const Measurements m =
+            read_measurements(XSTAGE_SOURCE_DIR "/data/nodes/h200x2/probe.json");
+        return m;
+    }
+    static const Profile& profile() {
+        static const Profile p = fit(rows());
+        return p;
+    }
+};
+
+TEST_F(Probed, EveryBarIsMet) {
+    expect_bars(profile(), {{"isolated", "median", 0.03, 0.135},
+                            {"isolated", "slowest", 0.03, 0.13},
+                            {"second", "median", 0.03, 0.13},
+                            {"second", "slowest", 0.035, 0.15},
+                            {"period", "median", 0.01, 0.04},
+                            {"period", "slowest", 0.01, 0.04},
+                            {"mean issue", "median", 0.02, 0.08},
+                            {"mean issue", "slowest", 0.02, 0.09}});
+}
+
+TEST_F(Probed, RecoveryGapsFallInTheirBrackets) {
+    const auto [inside, all] = recovered(profile(), rows(), true);
+    EXPECT_EQ(all, 26);
+    EXPECT_GE(inside, all - 3) << inside << " of " << all;
+    const auto [half_way, median] = recovered(profile(), rows(), false);
+    EXPECT_EQ(median, 23);
+    EXPECT_GE(half_way, 17) << half_way << " of " << median;
+}
+
+// A word of 4 bytes that has a sector of 32 for itself takes eight times the bytes and, with its
+// packet's header, still more of the link; reductions carry more beside the payload than stores.
+TEST_F(Probed, LinkTimePerByteIsThePaths) {
+    const StorePath& sector = profile().path("st4_sector");
+    EXPECT_EQ(sector.wire, 8);
+    EXPECT_NEAR(profile().network.drain.value() / (sector.wire * sector.link_cost), 42, 2);
+    EXPECT_NEAR(profile().network.drain.value() / profile().path("red_f32").link_cost, 331, 10);
+    EXPECT_NEAR(profile().path("st4").link_cost, 1, 0.02);
+}
+
+// The same node by another program, whose warps count their gaps on their own.
 class Recorded : public testing::Test {
   protected:
     static const Measurements& rows() {
@@ -25,46 +106,24 @@ class Recorded : public testing::Test {
         static const Profile p = fit(rows());
         return p;
     }
-    static const ErrorLine& line(const std::string& what, const std::string& statistic,
-                                 const std::string& path = "", int producers = 0) {
-        for (const ErrorLine& l : profile().held_out) {
-            if (l.what == what && l.statistic == statistic && l.path == path &&
-                l.producers == producers) {
-                return l;
-            }
-        }
-        throw std::runtime_error("no line " + what + " " + statistic);
-    }
 };
 
-TEST_F(Recorded, IsolatedBurstsMeetTheirBars) {
-    for (const char* statistic : {"median", "slowest"}) {
-        const ErrorLine& l = line("isolated", statistic);
-        EXPECT_LE(l.median, 0.05) << statistic;
-        EXPECT_LE(l.p90, 0.15) << statistic;
-    }
-}
-
-// The bars for second bursts are 5% and 15% too. The slowest SM's median meets them; the others are
-// what the model reaches (docs/model.md says where it fails), so that nothing gets worse unnoticed.
-TEST_F(Recorded, SecondBurstsStayWhereTheyAre) {
-    EXPECT_LE(line("second", "median").median, 0.065);
-    EXPECT_LE(line("second", "median").p90, 0.17);
-    EXPECT_LE(line("second", "slowest").median, 0.055);
-    EXPECT_LE(line("second", "slowest").p90, 0.20);
-}
-
-TEST_F(Recorded, SequencesMeetTheirBars) {
-    for (const char* statistic : {"median", "slowest"}) {
-        EXPECT_LE(line("period", statistic).median, 0.05) << statistic;
-        EXPECT_LE(line("period", statistic).p90, 0.10) << statistic;
-        EXPECT_LE(line("mean issue", statistic).median, 0.05) << statistic;
-        EXPECT_LE(line("mean issue", statistic).p90, 0.15) << statistic;
-    }
+// The bars are 5% and 15% for bursts, 10% for sequences. Tails of second bursts and of mean issue
+// times are what the model reaches (docs/model.md says where it fails), so that nothing gets worse
+// unnoticed.
+TEST_F(Recorded, BarsAndWhereTheyAreMissed) {
+    expect_bars(profile(), {{"isolated", "median", 0.03, 0.10},
+                            {"isolated", "slowest", 0.03, 0.10},
+                            {"second", "median", 0.05, 0.16},
+                            {"second", "slowest", 0.05, 0.175},
+                            {"period", "median", 0.02, 0.04},
+                            {"period", "slowest", 0.01, 0.05},
+                            {"mean issue", "median", 0.03, 0.105},
+                            {"mean issue", "slowest", 0.02, 0.12}});
 }
 
 TEST_F(Recorded, TheThreeParameterModelStandsBeside) {
-    const ErrorLine& l = line("isolated", "slowest");
+    const ErrorLine& l = line(profile(), "isolated", "slowest");
     ASSERT_TRUE(l.simple_median.has_value());
     EXPECT_LT(l.median, *l.simple_median);
     EXPECT_TRUE(profile().hierarchical);
@@ -92,47 +151,10 @@ TEST_F(Recorded, GroupsComeFromTheIssueTimesBySm) {
     EXPECT_EQ(profile().topology.clusters, clusters);
 }
 
-// The recovery gap lies between the first recorded gap after which the second burst took no more
-// than 5% over its plateau (the median of the four longest gaps) and the one before. docs/model.md
-// names the bursts that miss.
 TEST_F(Recorded, RecoveryGapsFallInTheirBrackets) {
-    struct Sweep {
-        std::map<double, double> second;  // by gap
-        double clock = 0;
-    };
-    std::map<std::pair<int, double>, Sweep> sweeps;
-    for (const BurstRow& row : rows().bursts) {
-        if (row.mode != BurstMode::kGap2 || row.path != "st16") continue;
-        Sweep& sweep = sweeps[{row.producers, row.bytes_per_producer.value()}];
-        sweep.second[row.gap.value()] = row.issue.back().cycles.max.value();
-        sweep.clock = row.clock.value_or(profile().clock).value();
-    }
-    int inside = 0, all = 0;
-    for (const auto& [key, sweep] : sweeps) {
-        std::vector<double> longest;
-        for (auto it = sweep.second.rbegin(); longest.size() < 4; ++it) {
-            longest.push_back(it->second);
-        }
-        std::nth_element(longest.begin(), longest.begin() + 2, longest.end());
-        double low = -1, high = -1;
-        for (const auto& [gap, time] : sweep.second) {
-            if (high < 0 && time <= 1.05 * longest[2]) high = gap;
-            if (high < 0) low = gap;
-        }
-        if (low < 0 || high < 0) continue;
-        Scenario s;
-        s.producers = key.first;
-        s.clock = GigaHertz{sweep.clock};
-        s.bursts = {{Bytes{key.second}, {}}};
-        const double gap = recovery_gap(profile(), s, Bytes{key.second}).value() * sweep.clock;
-        ++all, inside += gap >= low && gap <= high;
-        RecordProperty("recovery_" + std::to_string(all),
-                       std::to_string(key.first) + " SMs " + std::to_string(key.second) +
-                           " B: " + std::to_string(gap) + " in " + std::to_string(low) + ".." +
-                           std::to_string(high));
-    }
-    EXPECT_GE(all, 10);
-    EXPECT_GE(inside, all - 2) << inside << " of " << all;
+    const auto [inside, all] = recovered(profile(), rows(), true);
+    EXPECT_EQ(all, 16);
+    EXPECT_GE(inside, all - 3) << inside << " of " << all;
 }
 
 // Both directions at once cost nothing: the rows with the peer storing back come out of the same

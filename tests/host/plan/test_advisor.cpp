@@ -56,6 +56,23 @@ TEST(Advise, ChoosesTheOrderWithoutTheStall) {
     EXPECT_THAT(advice.reason, HasSubstr("a gap of 15 us would hide the drain"));
 }
 
+TEST(Advise, ACandidateMayHaveLimitsOfItsOwn) {
+    std::vector<Candidate> candidates = wave_and_mixed();
+    // 33 us of computation for 30, and a buffer in memory instead of the room.
+    candidates[1] = {
+        "8 SMs copy", {{"Linear-1", 22000, 0}, {"Linear-2", 11000, 2.5e6}}, 1, 50, true};
+    const Advice advice = advise(candidates, 0, kLimits, nullptr);
+    EXPECT_EQ(advice.ranked[0].closed_form.total_ns, 45000);
+    const Ranked& split = advice.ranked[1];
+    EXPECT_EQ(split.candidate, 1);
+    EXPECT_EQ(split.closed_form.stall_ns, 0);
+    EXPECT_EQ(split.closed_form.total_ns, 22000 + 2.5e6 / 50);
+    candidates[1].rate = 1000;  // more than the node's: 100
+    EXPECT_EQ(limits_for(candidates[1], kLimits).rate, 100);
+    const Advice faster = advise(candidates, 0, kLimits, nullptr);
+    EXPECT_EQ(faster.choice, 0) << "22 + 25 us are no better than 20 + 25";
+}
+
 TEST(Advise, SimulatesTheFinalistsAndTheBaselineOnly) {
     std::vector<Candidate> candidates = wave_and_mixed();
     for (int i = 2; i < 8; ++i) candidates.push_back({"slower", {{"p", 60000.0 + i, 0}}, i});

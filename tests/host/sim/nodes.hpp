@@ -1,6 +1,6 @@
 #pragma once
 
-#include "sim/node.hpp"
+#include "sim/scenario.hpp"
 
 namespace xstage::sim::test {
 
@@ -16,30 +16,9 @@ inline Node paper_node() {
     return node;
 }
 
-/// One of the recorded pair of H200s: rooms, rates and spread as fitted to its isolated bursts and
-/// burst sequences; for bulk stores there is no private room.
+/// One of the recorded pair of H200s, as its profile has it.
 inline Node h200_node(bool bulk) {
-    constexpr double clock = 1.98;
-    Node node;
-    node.name = "h200x2";
-    node.sms = 132;
-    node.groups.assign(18, 6);
-    node.groups.resize(24, 4);
-    node.link_rate = 185.7 * clock;
-    node.ingress_rate = 450;
-    node.private_room = bulk ? 0 : 10203;
-    node.shared_room = 43515;
-    node.shared_cap = 11777;
-    node.producer_rate = 25.6 * clock;
-    node.arbitration_spread = 0.5;
-    node.issue_rate = 32 * clock;
-    node.local_rate = 4265.0 / 132;
-    node.ack_ns = 200;
-    node.visible_ns = 1900;
-    node.fp8_tflops = 800;
-    node.bf16_tflops = 650;
-    node.memory_rate = 4200;
-    return node;
+    return read_node(XSTAGE_SOURCE_DIR "/data/nodes/h200x2/sim-node.json", bulk ? "bulk" : "st16");
 }
 
 }  // namespace xstage::sim::test

@@ -145,5 +145,64 @@ TEST(Groups, ShareTheLinkBeforeTheirMembersDo) {
     EXPECT_NEAR(times[2], 3000, 1);
 }
 
+TEST(Halves, ShareTheLinkBeforeTheirGroupsDo) {
+    Node node;
+    node.sms = 6;
+    node.groups = {2, 2, 2};
+    node.halves = {1, 2};
+    node.link_rate = 8;
+    node.issue_rate = 1e5;
+    std::vector<double> times = issue_times(run_bursts(node, 6, {4000}, {}, false), 0);
+    std::sort(times.begin(), times.end());
+    // The half of one group gets 4 bytes/ns, 2 for each SM: 2000 ns; then the other half, whose SMs
+    // got 1 each, has all 8 for the 8000 bytes that it has left.
+    EXPECT_NEAR(times[1], 2000, 1);
+    EXPECT_NEAR(times[2], 3000, 1);
+    EXPECT_NEAR(times[5], 3000, 1);
+    // With three times the share of the other one: 6 bytes/ns, and 1333 ns; the others have 0.5
+    // each until then.
+    node.balance = 3;
+    times = issue_times(run_bursts(node, 6, {4000}, {}, false), 0);
+    std::sort(times.begin(), times.end());
+    EXPECT_NEAR(times[1], 4000 / 3.0, 1);
+    EXPECT_NEAR(times[2], 4000 / 3.0 + (16000 - 2 * 4000 / 3.0) / 8, 1);
+}
+
+// Rows whose distance costs the link take their cost longer, and fill the room by as much earlier.
+TEST(Pitch, CostsLinkTimeAndRoom) {
+    Node node;
+    node.sms = 4;
+    node.link_rate = 8;
+    node.shared_room = 3000;
+    node.issue_rate = 1e5;
+    node.pitch_cost[6144] = 1.5;
+    EXPECT_EQ(node.cost_of_pitch(6144), 1.5);
+    EXPECT_EQ(node.cost_of_pitch(8192), 1);
+    struct Bursts : Program {
+        std::vector<Route> to_one{{{1, 1.0}}};
+        int left = 4;
+        int producers() const override { return 4; }
+        const std::vector<Route>& routes() const override { return to_one; }
+        bool claim(int, Step& step) override {
+            if (left-- <= 0) return false;
+            step = Step{};
+            step.parts = 1;
+            step.part[0] = {4000, 4000 / 1e5, 0, Channel::kLink, 1.5};
+            return true;
+        }
+    };
+    struct Idle : Bursts {
+        Idle() { left = 0; }
+    };
+    const Result result = run(Cluster{node, 2, 0},
+                              [](int rank) -> std::unique_ptr<Program> {
+                                  if (rank == 0) return std::make_unique<Bursts>();
+                                  return std::make_unique<Idle>();
+                              },
+                              {false, 1, 4000});
+    EXPECT_NEAR(result.ranks[0].drained_ns, 16000 * 1.5 / 8, 1);
+    EXPECT_NEAR(result.ranks[0].issued_ns, (16000 - 2000) * 1.5 / 8, 1);
+}
+
 }  // namespace
 }  // namespace xstage::sim

@@ -5,6 +5,7 @@
 
 #include "command.hpp"
 #include "core/json.hpp"
+#include "temporary_directory.hpp"
 
 namespace xstage::sim {
 namespace {
@@ -54,6 +55,8 @@ TEST(Scenario, BadOnesExitWithTwoAndTheJsonPath) {
          "/ulysses/order"},
         {R"("gpus": 2, "moe": {"hidden": 512, "intermediate": 256, "experts": 7, "top_k": 2, "tokens": 8})",
          "/moe/experts: expected a multiple of the 2 GPUs, found 7"},
+        {R"("gpus": 2, "moe": {"hidden": 512, "intermediate": 256, "experts": 8, "top_k": 2, "tokens": 8, "copying_sms": 132})",
+         "/moe/copying_sms: expected fewer than the 132 SMs, found 132"},
         {R"("gpus": 2, "moe": {"hidden": 512, "intermediate": 256, "experts": 8, "top_k": 9, "tokens": 8})",
          "/moe/top_k: expected at most the 8 experts, found 9"}};
     for (const Bad& bad : cases) {
@@ -68,6 +71,36 @@ TEST(Scenario, BadOnesExitWithTwoAndTheJsonPath) {
     EXPECT_THAT(
         run_xstage({"simulate", kExamples + "moe.json", "--node", kExamples + "moe.json"}).err,
         HasSubstr("/kind: expected \"xstage.sim_node\""));
+}
+
+TEST(Report, DrawsTwoOrdersAboveEachOther) {
+    const auto result =
+        run_xstage({"report", XSTAGE_SOURCE_DIR "/data/nodes/h200x2/first-recording.json", "-o",
+                    "-", "--orders", kExamples + "moe.json"});
+    ASSERT_EQ(result.code, 0) << result.err;
+    EXPECT_THAT(result.out, HasSubstr("Two orders: wave(all) and "));
+    EXPECT_THAT(result.out, HasSubstr("wave(all), GPU 0 SM 5: stall"));
+    EXPECT_THAT(result.out, HasSubstr("GPU 0 link: drain"));
+}
+
+TEST(Scenario, NodesThatDoNotFitTogether) {
+    const xstage::test::TemporaryDirectory directory;
+    const std::string text =
+        scenario_text(R"("gpus": 2, "trace": {"uniform": {"producers": 1, "bytes": [1]}})");
+    const std::string head = R"({"schema_version": 1, "kind": "xstage.sim_node", "name": "n", )";
+    const Bad cases[] = {
+        {R"("sms": 4, "paths": {}})", "/link_gbps: expected it, or a /profile"},
+        {R"("profile": "none.json"})", "none.json"},
+        {R"("sms": 4, "link_gbps": 9, "groups": [2, 2], "halves": [1], "paths": {"st16": {}}})",
+         "/halves: expected 2 groups in all"},
+        {R"("sms": 4, "link_gbps": 9, "paths": {"bulk": {}}})",
+         "/paths: expected the store path 'st16'"}};
+    for (const Bad& bad : cases) {
+        const std::string node = directory.write("node.json", head + bad.text);
+        const auto result = run_xstage({"simulate", "-", "--node", node}, text);
+        EXPECT_EQ(result.code, 2) << bad.text;
+        EXPECT_THAT(result.err, HasSubstr(bad.message)) << bad.text;
+    }
 }
 
 TEST(Scenario, ExtrapolationIsSaid) {

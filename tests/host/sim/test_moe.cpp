@@ -34,11 +34,13 @@ RC_GTEST_PROP(Moe, EveryRouteIsStoredOnce, ()) {
     moe.order.lead = *rc::gen::inRange(1, 5);
     moe.order.slack = *rc::gen::inRange(0, 50);
     moe.epilogue_apart = *rc::gen::arbitrary<bool>();
+    moe.copying_sms = *rc::gen::element(0, 0, 1, 3);
     moe.dispatch = *rc::gen::element(Dispatch::kHidden, Dispatch::kPull);
     const int per_node = *rc::gen::element(0, 2);
     Node node = test::h200_node(false);
-    node.sms = *rc::gen::inRange(1, 20);
+    node.sms = moe.copying_sms + *rc::gen::inRange(1, 20);
     node.groups.clear();
+    node.halves.clear();
     node.network_rate = 50;
     const Cluster cluster{node, gpus, per_node};
     const Result result = run(cluster, moe_programs(cluster, moe), {false, 1, 4000});

@@ -29,7 +29,16 @@ Node random_node(int sms) {
     node.producer_rate = *rc::gen::inRange(10, 100);
     node.issue_base_ns = *rc::gen::inRange(0, 300);
     node.issue_rate = *rc::gen::inRange(5, 100);
-    node.arbitration_spread = *rc::gen::element(0.0, 0.5);
+    if (node.groups.size() > 1 && *rc::gen::arbitrary<bool>()) {
+        const int first = *rc::gen::inRange(1, node.group_count());
+        node.halves = {first, node.group_count() - first};
+        node.balance = *rc::gen::element(1.0, 0.9, 1.2);
+    }
+    node.favour = *rc::gen::element(0.0, 0.5);
+    node.disfavour = *rc::gen::element(0.0, 0.2);
+    node.keep = *rc::gen::element(0.0, 0.7);
+    node.turn_bytes = *rc::gen::element(0, 20000);
+    node.lasting = *rc::gen::element(1.0, 0.3);
     return node;
 }
 
@@ -97,7 +106,8 @@ RC_GTEST_PROP(Monotonicity, MoreRoomRateOrLessToDoIsNotSlower, ()) {
     const int sms = *rc::gen::inRange(1, 20);
     Node node = random_node(sms);
     node.groups.clear();
-    node.arbitration_spread = 0;
+    node.halves.clear();
+    node.favour = node.disfavour = 0;
     node.ingress_rate = kUnlimited;
     std::vector<double> bytes, gaps;
     for (int i = *rc::gen::inRange(1, 6); i > 0; --i) {

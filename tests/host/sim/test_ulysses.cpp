@@ -23,12 +23,15 @@ RC_GTEST_PROP(Ulysses, EveryRowGoesToItsOwner, ()) {
     shape.heads = gpus * *rc::gen::inRange(1, 4);
     shape.head_dim = 64;
     shape.batch = *rc::gen::inRange(1, 3);
-    shape.layout = *rc::gen::element(Layout::kPeers, Layout::kPadded, Layout::kBatched);
+    shape.layout =
+        *rc::gen::element(Layout::kPeers, Layout::kPadded, Layout::kPages, Layout::kBatched);
+    shape.copying_sms = *rc::gen::element(0, 0, 5);
+    shape.page_bytes = shape.pitch() * *rc::gen::element(128, 256, 512);
     shape.first = *rc::gen::element(FirstChunk::kRankZero, FirstChunk::kOwn, FirstChunk::kPeer);
     shape.order = *rc::gen::element(plan::TileOrder::kHeadMajor, plan::TileOrder::kInterleaved,
                                     plan::TileOrder::kRotated, plan::TileOrder::kRemoteFirst);
     shape.attention_ns = 1e5;
-    // Chunks of at least two tiles: no tile then has rows of three owners.
+    // Chunks of at least two tiles and pages of one: no tile then has rows of three owners.
     RC_PRE(shape.sequence >= 256 * gpus);
     const Cluster cluster{test::h200_node(true), gpus, 0};
     const Result result = run(cluster, ulysses_programs(cluster, shape), {false, 1, 4000});
@@ -112,6 +115,7 @@ class StitchedOrders : public testing::TestWithParam<Stitched> {
             variant = shape;
             variant.layout = Layout::kPeers;
             variant.order = plan::TileOrder::kInterleaved;
+            variant.row_pitch = 16384;
             out.push_back({"alternating", row.alternating, overhead(variant)});
         }
         return out;
@@ -130,23 +134,26 @@ const Stitched kBatched[] = {
     {20, 16384, 4207, 1.002, 1.002, 0, 1.002}};
 
 TEST_P(StitchedOrders, OverheadWithinTwoPointsFromS4096On) {
-    const bool beyond_the_model =
-        GetParam().alternating == 0 && GetParam().heads == 12 && GetParam().sequence < 8192;
     for (const Pair& pair : pairs()) {
-        printf("%-12s measured %.3f predicted %.3f\n", pair.name, pair.measured, pair.predicted);
+        RecordProperty(pair.name, std::to_string(pair.predicted));
         if (GetParam().sequence < 4096) continue;
-        // docs/simulator.md: a run of remote tiles over the first waves costs up to the whole drain
-        // of a wave in two batched rows, which the rooms of the model do not explain.
-        EXPECT_NEAR(pair.predicted, pair.measured, beyond_the_model ? 0.045 : 0.020) << pair.name;
+        EXPECT_NEAR(pair.predicted, pair.measured, 0.020) << pair.name;
     }
 }
+
+// The control beside these measurements, the same kernel with all rows local under two batch
+// indices, should be 1.000 and was 0.989 to 1.005: orders closer than that were not told apart.
+constexpr double kNoise = 0.0111;
 
 TEST_P(StitchedOrders, RankingWhereTheMeasurementTellsOrdersApart) {
     const std::vector<Pair> all = pairs();
     for (const Pair& a : all) {
         for (const Pair& b : all) {
-            if (a.measured < b.measured - 0.035) {
+            if (a.measured < b.measured - kNoise) {
                 EXPECT_LT(a.predicted, b.predicted) << a.name << " and " << b.name;
+            } else if (a.measured < b.measured && a.predicted > b.predicted) {
+                // What is not told apart by the measurement must be close here, too.
+                EXPECT_LT(a.predicted - b.predicted, 0.020) << a.name << " and " << b.name;
             }
         }
     }
@@ -186,6 +193,54 @@ TEST(Orders, RotationAvoidsIncast) {
     const Result rotated = run(cluster, ulysses_programs(cluster, shape));
     EXPECT_TRUE(head_major.incast);
     EXPECT_LT(rotated.total_ns, head_major.total_ns);
+}
+
+// Pages of 128 rows are tiles: pages in turn are the interleaved order of a kernel that knows its
+// peers.
+TEST(Ulysses, PagesInTurnAreInterleavedTiles) {
+    const Cluster cluster{test::h200_node(true), 2, 0};
+    Ulysses shape;
+    shape.sequence = 4096;
+    shape.heads = 40;
+    shape.attention_ns = 255e3;
+    shape.layout = Layout::kPages;
+    EXPECT_EQ(shape.pitch(), 16384);
+    EXPECT_EQ(shape.page_rows(), 128);
+    const double pages = total_ns(cluster, shape);
+    shape.layout = Layout::kPeers;
+    shape.order = plan::TileOrder::kInterleaved;
+    EXPECT_EQ(shape.pitch(), 10240);
+    shape.row_pitch = 16384;
+    EXPECT_NEAR(total_ns(cluster, shape), pages, 1e-6 * pages);
+}
+
+// SMs that only copy: the others store to their own GPU and never wait; the link gets what so many
+// SMs can drain.
+TEST(Split, ComputingSmsDoNotWaitForTheLink) {
+    const Cluster cluster{test::h200_node(true), 2, 0};
+    Ulysses shape;
+    shape.sequence = 4096;
+    shape.heads = 24;
+    shape.attention_ns = 160e3;
+    shape.layout = Layout::kBatched;
+    shape.all_remote = true;
+    const double bytes = 4096.0 * 12 * 128 * 2;
+    for (const int copying : {2, 16}) {
+        shape.copying_sms = copying;
+        const Result result = run(cluster, ulysses_programs(cluster, shape), {false, 1, 4000});
+        const RankResult& rank = result.ranks[0];
+        EXPECT_NEAR(rank.bytes_drained, bytes, 1);
+        ASSERT_EQ(rank.producers.size(), 132u);
+        for (int p = 0; p < 132 - copying; ++p)
+            EXPECT_LT(rank.producers[static_cast<std::size_t>(p)].stall_ns, 1e-6);
+        for (int p = 132 - copying; p < 132; ++p)
+            EXPECT_EQ(rank.producers[static_cast<std::size_t>(p)].busy_ns, 0);
+        const double rate = std::min(copying * cluster.node.producer_rate, cluster.node.link_rate);
+        EXPECT_GE(rank.drained_ns, shape.tile_ns(cluster) * 0.98 + bytes / rate);
+    }
+    shape.copying_sms = 132;
+    EXPECT_THAT(xstage::test::bad_input([&] { ulysses_programs(cluster, shape); }),
+                testing::HasSubstr("/ulysses/copying_sms: expected fewer than the 132 SMs"));
 }
 
 TEST(Ulysses, ShapesThatDoNotFitAreRefused) {
