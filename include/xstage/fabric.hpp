@@ -169,6 +169,9 @@ struct StitchedOptions {
     /// The bytes of a row that each rank stores, which decide what crosses to other nodes; where
     /// all ranks are on one node nothing asks. Empty: equal parts in the order of the ranks.
     std::vector<plan::RowPart> parts;
+    /// In place of `parts` where ranks store other blocks of the owner's memory: offsets count from
+    /// its start, and a row of the layout may be anything. The same on all ranks.
+    plan::StoredBlocks stored;
     int buffers = 2;  ///< one works, at the price of waiting for the peers' readers in every call
 };
 

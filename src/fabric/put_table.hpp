@@ -9,6 +9,8 @@
 
 namespace xstage::fabric {
 
+inline constexpr int kMaxPutEntries = 96;  ///< of a rank; kernels take them as a parameter
+
 struct PutEntry {
     int peer;
     std::int64_t rows, rows_per_chunk;
@@ -31,7 +33,7 @@ struct PutEntry {
 /// Item i is chunk i / entries of entry i % entries, where there is one: all peers are served at
 /// once, and every peer's chunks in their order.
 struct PutTable {
-    PutEntry entry[kMaxRanks];
+    PutEntry entry[kMaxPutEntries];
     int entries = 0;
     std::int64_t most_chunks = 0;  ///< of any entry
 

@@ -13,14 +13,6 @@ std::size_t aligned(std::size_t bytes) {
     return (bytes + 255) / 256 * 256;
 }
 
-plan::PutPlan plan_of(const Fabric::Impl& group, const StitchedLayout& layout,
-                      const std::vector<plan::RowPart>& parts) {
-    return plan::plan_puts(
-        {layout.spec.rows, parts, group.nodes, group.options.put_chunk_bytes, group.options.puts});
-}
-
-}  // namespace
-
 std::vector<plan::RowPart> row_parts(const StitchedOptions& options) {
     const std::size_t world = options.rows.size();
     std::vector<plan::RowPart> parts = options.parts;
@@ -53,12 +45,35 @@ std::vector<plan::RowPart> row_parts(const StitchedOptions& options) {
     return parts;
 }
 
+}  // namespace
+
+plan::StoredBlocks stored_blocks(const StitchedOptions& options, const StitchedLayout& layout) {
+    if (!options.stored)
+        return plan::stored_parts(layout.spec.rows, layout.row_stride, row_parts(options));
+    for (int s = 0; s < layout.world(); ++s)
+        for (int d = 0; d < layout.world(); ++d)
+            for (const plan::PutBlock& b : options.stored(s, d)) {
+                const std::size_t size = layout.chunk_bytes[d];
+                const auto last = static_cast<std::size_t>(std::max<std::int64_t>(b.rows, 1) - 1);
+                // By division, so that no product can overflow.
+                const bool fits = b.rows >= 0 && b.offset <= size && b.bytes <= size - b.offset &&
+                                  (b.stride == 0 || last <= (size - b.offset - b.bytes) / b.stride);
+                if (!fits)
+                    throw Error(ErrorKind::kBadInput,
+                                fmt::format("{} rows of {} bytes every {} from {} are not in the "
+                                            "{} bytes of rank {}",
+                                            b.rows, b.bytes, b.stride, b.offset, size, d));
+            }
+    return options.stored;
+}
+
 RemoteRows::RemoteRows(Fabric::Impl& group, const StitchedLayout& layout,
-                       const std::vector<plan::RowPart>& parts, std::vector<Range>& ranges,
+                       const plan::StoredBlocks& stored, std::vector<Range>& ranges,
                        const std::vector<std::byte*>& receives, const std::string& call)
     : group_(group),
       layout_(layout),
-      plan_(plan_of(group, layout, parts)),
+      plan_(plan::plan_puts(
+          {group.nodes, stored, group.options.put_chunk_bytes, group.options.puts})),
       outbox_bytes_(aligned(plan_.outbox_bytes)),
       inbox_bytes_(aligned(plan_.inbox_bytes)),
       signal_bytes_(aligned(plan_.signals * sizeof(std::uint64_t))) {
@@ -105,21 +120,25 @@ PutTable RemoteRows::table(bool sending, const Buffer& buffer, int number,
     PutTable table;
     for (const plan::PutMessage& m :
          sending ? plan_.from(group_.options.rank) : plan_.to(group_.options.rank)) {
+        if (table.entries == kMaxPutEntries)
+            throw Error(ErrorKind::kUnsupported,
+                        fmt::format("a rank sends or receives more than {} blocks between nodes",
+                                    kMaxPutEntries));
         PutEntry& e = table.entry[table.entries++];
         e.peer = sending ? m.dest : m.source;
-        e.rows = m.rows;
+        e.rows = m.block.rows;
         e.rows_per_chunk = m.rows_per_chunk;
-        e.row_stride = layout_.row_stride;
-        e.part_bytes = m.part.bytes;
+        e.row_stride = m.block.stride;
+        e.part_bytes = m.block.bytes;
         const std::size_t signal = signals + m.first_signal * sizeof(std::uint64_t);
         if (sending) {
             std::byte* const peer = boxes_.target(m.dest);
-            e.rows_at = buffer.staged[m.dest].data() + m.part.offset;
+            e.rows_at = buffer.staged[m.dest].data() + m.block.offset;
             e.packed = boxes_.data() + outbox + m.outbox_offset;
             e.target = peer + inbox + m.inbox_offset;
             e.signals = reinterpret_cast<std::uint64_t*>(peer + signal);
         } else {
-            e.rows_at = receive + m.part.offset;
+            e.rows_at = receive + m.block.offset;
             e.packed = boxes_.data() + inbox + m.inbox_offset;
             e.target = nullptr;
             e.signals = reinterpret_cast<std::uint64_t*>(boxes_.data() + signal);

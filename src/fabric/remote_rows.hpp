@@ -14,9 +14,9 @@ namespace xstage::fabric {
 class RemoteRows {
   public:
     /// Collective. Maps memory into those places of `ranges` (one per buffer) that others own.
-    RemoteRows(Fabric::Impl& group, const StitchedLayout& layout,
-               const std::vector<plan::RowPart>& parts, std::vector<Range>& ranges,
-               const std::vector<std::byte*>& receives, const std::string& call);
+    RemoteRows(Fabric::Impl& group, const StitchedLayout& layout, const plan::StoredBlocks& stored,
+               std::vector<Range>& ranges, const std::vector<std::byte*>& receives,
+               const std::string& call);
 
     void send(int buffer, const CallShape& call, const Streams& streams) const;
     void receive(int buffer, const CallShape& call, const Streams& streams) const;
@@ -37,8 +37,8 @@ class RemoteRows {
     std::vector<Buffer> buffers_;
 };
 
-/// Equal parts in the order of the ranks where none are given. Throws Error (kBadInput) for parts
-/// that leave the row or meet.
-std::vector<plan::RowPart> row_parts(const StitchedOptions& options);
+/// What the options say, equal parts in the order of the ranks where they say nothing. Throws Error
+/// (kBadInput) for parts that leave the row or meet, and for blocks that leave the owner's memory.
+plan::StoredBlocks stored_blocks(const StitchedOptions& options, const StitchedLayout& layout);
 
 }  // namespace xstage::fabric

@@ -66,10 +66,10 @@ struct StitchedTensor::Impl {
         return all;
     }
 
-    void add_remote_rows(const std::vector<plan::RowPart>& parts, const std::string& call) {
+    void add_remote_rows(const plan::StoredBlocks& stored, const std::string& call) {
         std::vector<std::byte*> mine;
         for (const std::vector<Range>& receive : receives) mine.push_back(receive.front().data());
-        remote = std::make_unique<RemoteRows>(group, layout, parts, ranges, mine, call);
+        remote = std::make_unique<RemoteRows>(group, layout, stored, ranges, mine, call);
     }
 
     void publish(int buffer, const Streams& streams) {
@@ -92,6 +92,15 @@ std::string call_of(const StitchedOptions& o) {
     std::string parts;
     for (const plan::RowPart& part : o.parts)
         parts += fmt::format("{}{}+{}", parts.empty() ? ", parts=" : " ", part.offset, part.bytes);
+    std::uint64_t blocks = 0;
+    const int world = static_cast<int>(o.rows.size());
+    for (int pair = 0; o.stored && pair < world * world; ++pair)
+        for (const plan::PutBlock& b : o.stored(pair / world, pair % world))
+            for (std::uint64_t value : {static_cast<std::uint64_t>(pair), std::uint64_t{b.offset},
+                                        std::uint64_t{b.stride}, static_cast<std::uint64_t>(b.rows),
+                                        std::uint64_t{b.bytes}})
+                blocks = protocol::mix(blocks, value);
+    if (o.stored) parts += fmt::format(", blocks {:016x}", blocks);
     return fmt::format(
         "stitched_tensor({}{}, rows=[{}], row_bytes={}, dtype={}, order=[{}], buffers={}{})",
         o.kind == LayoutKind::kBatched ? "batched" : "padded",
@@ -111,7 +120,7 @@ StitchedTensor::StitchedTensor(Fabric& fabric, const StitchedOptions& options) {
     fabric.check();
     Fabric::Impl& group = fabric.impl();
     const std::string call = call_of(options);
-    std::vector<plan::RowPart> parts;
+    plan::StoredBlocks stored;
     const Outcome planned = attempt([&] {
         if (static_cast<int>(options.rows.size()) != group.options.world)
             throw Error(ErrorKind::kBadInput,
@@ -121,7 +130,6 @@ StitchedTensor::StitchedTensor(Fabric& fabric, const StitchedOptions& options) {
             throw Error(ErrorKind::kBadInput, "a stitched tensor needs a buffer");
         if (options.row_bytes % bytes_of(options.dtype) != 0)
             throw Error(ErrorKind::kBadInput, "row_bytes is not a whole number of elements");
-        if (group.several_nodes() || !options.parts.empty()) parts = row_parts(options);
         impl_.reset(new Impl{group,
                              make_layout(spec_of(options, group.memory->page_bytes())),
                              options.buffers,
@@ -131,6 +139,8 @@ StitchedTensor::StitchedTensor(Fabric& fabric, const StitchedOptions& options) {
                              {},
                              {},
                              nullptr});
+        if (group.several_nodes() || !options.parts.empty() || options.stored)
+            stored = stored_blocks(options, impl_->layout);
         impl_->reserve();
         impl_->first_channel = group.take_channels(options.buffers);
     });
@@ -140,7 +150,7 @@ StitchedTensor::StitchedTensor(Fabric& fabric, const StitchedOptions& options) {
         attempt([&] { group.engine->reset_channels(impl_->first_channel, options.buffers); });
     group.agree(call + " channels", reset);
     group.build(call + " memory", impl_->pieces());
-    if (group.several_nodes()) impl_->add_remote_rows(parts, call);
+    if (group.several_nodes()) impl_->add_remote_rows(stored, call);
 }
 StitchedTensor::~StitchedTensor() = default;
 

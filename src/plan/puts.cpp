@@ -64,12 +64,17 @@ std::vector<PutMessage> PutPlan::to(int rank) const {
     return found;
 }
 
+StoredBlocks stored_parts(std::vector<std::int64_t> rows, std::size_t row_stride,
+                          std::vector<RowPart> parts) {
+    return [rows = std::move(rows), row_stride, parts = std::move(parts)](int source, int dest) {
+        const RowPart part = parts.at(static_cast<std::size_t>(source));
+        return std::vector<PutBlock>{
+            {part.offset, row_stride, rows.at(static_cast<std::size_t>(dest)), part.bytes}};
+    };
+}
+
 PutPlan plan_puts(const PutShape& shape) {
-    const std::size_t world = shape.rows.size();
-    if (shape.parts.size() != world || shape.node.size() != world)
-        throw Error(ErrorKind::kBadInput,
-                    fmt::format("{} ranks own rows, {} store parts of them, {} have a node", world,
-                                shape.parts.size(), shape.node.size()));
+    const std::size_t world = shape.node.size();
     PutPlan plan;
     std::vector<std::size_t> inbox(world), signals(world);
     for (std::size_t s = 0; s < world; ++s) {
@@ -77,26 +82,28 @@ PutPlan plan_puts(const PutShape& shape) {
         // Everybody starts with another destination, so that no port is met by all at once.
         for (std::size_t step = 1; step < world; ++step) {
             const std::size_t d = (s + step) % world;
-            const RowPart part = shape.parts[s];
-            if (shape.node[s] == shape.node[d] || shape.rows[d] == 0 || part.bytes == 0) continue;
-            const std::size_t bytes = static_cast<std::size_t>(shape.rows[d]) * part.bytes;
-            const std::size_t chunk =
-                shape.chunk_bytes != 0 ? shape.chunk_bytes : put_chunk_bytes(bytes, shape.costs);
-            PutMessage m;
-            m.source = static_cast<int>(s);
-            m.dest = static_cast<int>(d);
-            m.rows = shape.rows[d];
-            m.part = part;
-            m.rows_per_chunk =
-                std::clamp<std::int64_t>(static_cast<std::int64_t>(chunk / part.bytes), 1, m.rows);
-            m.chunks = (m.rows + m.rows_per_chunk - 1) / m.rows_per_chunk;
-            m.outbox_offset = outbox;
-            m.inbox_offset = inbox[d];
-            m.first_signal = signals[d];
-            outbox += aligned(bytes);
-            inbox[d] += aligned(bytes);
-            signals[d] += static_cast<std::size_t>(m.chunks);
-            plan.messages.push_back(m);
+            if (shape.node[s] == shape.node[d]) continue;
+            for (const PutBlock& block : shape.stored(static_cast<int>(s), static_cast<int>(d))) {
+                if (block.rows == 0 || block.bytes == 0) continue;
+                const std::size_t bytes = static_cast<std::size_t>(block.rows) * block.bytes;
+                const std::size_t chunk = shape.chunk_bytes != 0
+                                              ? shape.chunk_bytes
+                                              : put_chunk_bytes(bytes, shape.costs);
+                PutMessage m;
+                m.source = static_cast<int>(s);
+                m.dest = static_cast<int>(d);
+                m.block = block;
+                m.rows_per_chunk = std::clamp<std::int64_t>(
+                    static_cast<std::int64_t>(chunk / block.bytes), 1, block.rows);
+                m.chunks = (block.rows + m.rows_per_chunk - 1) / m.rows_per_chunk;
+                m.outbox_offset = outbox;
+                m.inbox_offset = inbox[d];
+                m.first_signal = signals[d];
+                outbox += aligned(bytes);
+                inbox[d] += aligned(bytes);
+                signals[d] += static_cast<std::size_t>(m.chunks);
+                plan.messages.push_back(m);
+            }
         }
         plan.outbox_bytes = std::max(plan.outbox_bytes, outbox);
     }

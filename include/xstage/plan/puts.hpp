@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 namespace xstage::plan {
@@ -33,27 +34,40 @@ struct RowPart {
     bool operator==(const RowPart&) const = default;
 };
 
+/// Rows of equal length at equal distances in the memory of the rank that owns them.
+struct PutBlock {
+    std::size_t offset = 0, stride = 0;
+    std::int64_t rows = 0;
+    std::size_t bytes = 0;  ///< of a row
+    bool operator==(const PutBlock&) const = default;
+};
+
+/// What `source` stores into memory of `dest` in a call.
+using StoredBlocks = std::function<std::vector<PutBlock>(int source, int dest)>;
+
+/// Where every rank stores its part of each of the rows that the others own.
+StoredBlocks stored_parts(std::vector<std::int64_t> rows, std::size_t row_stride,
+                          std::vector<RowPart> parts);
+
 struct PutShape {
-    std::vector<std::int64_t> rows;  ///< that each rank owns
-    std::vector<RowPart> parts;      ///< of each rank as a sender
-    std::vector<int> node;           ///< of each rank
-    std::size_t chunk_bytes = 0;     ///< 0: put_chunk_bytes decides, for each message
+    std::vector<int> node;  ///< of each rank
+    StoredBlocks stored;
+    std::size_t chunk_bytes = 0;  ///< 0: put_chunk_bytes decides, for each message
     PutCosts costs;
 };
 
-/// All that one rank sends to one rank of another node in a call. It lies packed, row after row, in
-/// the sender's outbox and in the receiver's inbox; each chunk has a signal.
+/// A block that one rank sends to one rank of another node in a call. It lies packed, row after
+/// row, in the sender's outbox and in the receiver's inbox; each chunk has a signal.
 struct PutMessage {
     int source = 0, dest = 0;
-    std::int64_t rows = 0;
+    PutBlock block;
     std::int64_t rows_per_chunk = 0;
     std::int64_t chunks = 0;
-    RowPart part;
     std::size_t outbox_offset = 0, inbox_offset = 0;
     std::size_t first_signal = 0;
 
     std::int64_t rows_of(std::int64_t chunk) const {
-        const std::int64_t left = rows - chunk * rows_per_chunk;
+        const std::int64_t left = block.rows - chunk * rows_per_chunk;
         return left < rows_per_chunk ? left : rows_per_chunk;
     }
 };
@@ -69,7 +83,6 @@ struct PutPlan {
     std::vector<PutMessage> to(int rank) const;
 };
 
-/// Throws Error (kBadInput) when the lists differ in length.
 PutPlan plan_puts(const PutShape& shape);
 
 }  // namespace xstage::plan

@@ -78,8 +78,9 @@ UlyssesAttention::Impl::Impl(fabric::Fabric& group, const Problem& problem, cons
         if (!options.plug.run)
             options.plug.run =
                 fabric.backend() == fabric::Backend::kHost ? reference_attention : cudnn_plug().run;
-        if (fabric.impl().several_nodes())
-            throw Error(ErrorKind::kUnsupported, "UlyssesAttention works within one node");
+        if (fabric.impl().several_nodes() && (problem.text_q > 0 || problem.with_lse))
+            throw Error(ErrorKind::kUnsupported,
+                        "results of text rows and log-sum-exps do not travel between nodes");
         plan = plan_for(fabric, problem, options);
         if (options.buffers < 1) bad("at least one buffer is needed");
         mover = fabric.backend() == fabric::Backend::kHost ? make_host_mover()

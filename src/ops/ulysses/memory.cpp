@@ -39,6 +39,11 @@ Arena::Arena(fabric::Fabric& fabric, const Plan& plan, const Options& options)
 
     fabric::StitchedOptions stitched = plan.stitched;
     stitched.buffers = options.buffers;
+    for (const HeadRange& heads : plan.heads.q) {
+        const std::size_t head = static_cast<std::size_t>(p.head_dim) * element_;
+        stitched.parts.push_back({static_cast<std::size_t>(heads.begin) * head,
+                                  static_cast<std::size_t>(heads.count()) * head});
+    }
     for (int t = 0; t < plan.tensors; ++t)
         out_.push_back(std::make_unique<fabric::StitchedTensor>(fabric, stitched));
 
@@ -56,6 +61,7 @@ Arena::Arena(fabric::Fabric& fabric, const Plan& plan, const Options& options)
             static_cast<std::int64_t>((cursor.end() + pages.row_bytes - 1) / pages.row_bytes));
         pages.dtype = p.dtype;
         pages.buffers = options.buffers;
+        pages.stored = [this](int source, int dest) { return stored(source, dest); };
         exchange_ = std::make_unique<fabric::StitchedTensor>(fabric, pages);
     }
 
@@ -88,6 +94,35 @@ Arena::Arena(fabric::Fabric& fabric, const Plan& plan, const Options& options)
                                   sizeof(float)));
     side_ =
         std::make_unique<fabric::SymmetricBuffer>(fabric, std::max<std::size_t>(cursor.end(), 256));
+}
+
+/// Rows of `source` in the gathered tensors of `dest`: runs of whole rows, as gather.cpp places
+/// them. Text rows are each rank's own.
+std::vector<plan::PutBlock> Arena::stored(int source, int dest) const {
+    const Problem& p = plan_.problem;
+    const auto s = static_cast<std::size_t>(source), d = static_cast<std::size_t>(dest);
+    std::vector<plan::PutBlock> blocks;
+    const auto add = [&](std::size_t at, int heads, std::int64_t first, std::int64_t rows,
+                         std::int64_t sample_rows) {
+        const std::size_t row = size(heads, p.head_dim, 1, element_);
+        for (int b = 0; b < p.batch; ++b)
+            blocks.push_back({at + size(b * sample_rows + first, 1, 1, row), row, rows, row});
+    };
+    const int q_heads = plan_.heads.q[d].count(), kv_heads = plan_.heads.kv[d].count();
+    for (std::int64_t row = 0; row < p.rows_q[s];) {
+        const std::int64_t first = axis_row(plan_.q_map, source, row);
+        std::int64_t rows = 1;
+        while (row + rows < p.rows_q[s] &&
+               axis_row(plan_.q_map, source, row + rows) == first + rows)
+            ++rows;
+        add(0, q_heads, first, rows, plan_.q_rows);
+        row += rows;
+    }
+    std::int64_t first = p.text_place == TextPlace::kFront ? p.text_kv : 0;
+    for (int r = 0; r < source; ++r) first += p.kv_rows(r);
+    for (std::size_t at : {k_at_, v_at_})
+        add(at, kv_heads, first, p.kv_rows(source), p.image_kv() + p.text_kv);
+    return blocks;
 }
 
 View Arena::exchanged(int buffer, int rank, std::size_t offset, std::int64_t rows,

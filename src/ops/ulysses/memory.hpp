@@ -42,8 +42,11 @@ class Arena {
 
   private:
     std::byte* side(int rank, std::size_t offset) const {
-        return static_cast<std::byte*>(side_->at(rank)) + offset;
+        // Null for a rank of another node, with whom nothing on the side is exchanged.
+        auto* const base = static_cast<std::byte*>(side_->at(rank));
+        return base == nullptr ? nullptr : base + offset;
     }
+    std::vector<plan::PutBlock> stored(int source, int dest) const;
     View exchanged(int buffer, int rank, std::size_t offset, std::int64_t rows, int heads) const;
 
     const fabric::Fabric& fabric_;

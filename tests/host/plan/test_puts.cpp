@@ -41,26 +41,35 @@ TEST(PutChunk, NeverExceedsTheMessageNorRefusesASmallOne) {
     test::bad_input([&] { put_chunk_bytes(100, broken); });
 }
 
-PutShape any_shape() {
+/// Parts of rows, and what the plan is asked.
+struct Parts {
+    std::vector<std::int64_t> rows;
+    std::vector<RowPart> parts;
     PutShape shape;
+};
+
+Parts any_shape() {
+    Parts all;
+    PutShape& shape = all.shape;
     const int world = *rc::gen::inRange(1, 9);
     std::size_t at = 0;
     for (int r = 0; r < world; ++r) {
-        shape.rows.push_back(*rc::gen::inRange(0, 300));
+        all.rows.push_back(*rc::gen::inRange(0, 300));
         shape.node.push_back(*rc::gen::inRange(0, 3));
         const auto bytes = static_cast<std::size_t>(16 * *rc::gen::inRange(0, 40));
-        shape.parts.push_back({at, bytes});
+        all.parts.push_back({at, bytes});
         at += bytes;
     }
     shape.chunk_bytes = static_cast<std::size_t>(*rc::gen::inRange(0, 20'000));
-    return shape;
+    shape.stored = stored_parts(all.rows, at, all.parts);
+    return all;
 }
 
 // Every row that a rank of one node stores for a rank of another crosses once, and nothing else.
 RC_GTEST_PROP(PutPlan, CarriesEachRowBetweenNodesOnce, ()) {
-    const PutShape shape = any_shape();
+    const auto [owned, parts, shape] = any_shape();
     const PutPlan plan = plan_puts(shape);
-    const int world = static_cast<int>(shape.rows.size());
+    const int world = static_cast<int>(owned.size());
     for (int s = 0; s < world; ++s)
         for (int d = 0; d < world; ++d) {
             std::int64_t rows = 0;
@@ -72,17 +81,18 @@ RC_GTEST_PROP(PutPlan, CarriesEachRowBetweenNodesOnce, ()) {
                         RC_ASSERT(m.rows_of(c) > 0);
                         rows += m.rows_of(c);
                     }
-                    RC_ASSERT(m.part == shape.parts[s]);
+                    RC_ASSERT(m.block.offset == parts[s].offset);
+                    RC_ASSERT(m.block.bytes == parts[s].bytes);
                 }
-            const bool crosses = shape.node[s] != shape.node[d] && shape.parts[s].bytes > 0;
+            const bool crosses = shape.node[s] != shape.node[d] && parts[s].bytes > 0;
             RC_ASSERT(messages <= 1);
-            RC_ASSERT(rows == (crosses ? shape.rows[d] : 0));
+            RC_ASSERT(rows == (crosses ? owned[d] : 0));
         }
 }
 
 // A rank's outbox, inbox and signals are each cut into pieces that do not meet and fit the size.
 RC_GTEST_PROP(PutPlan, PlacesOverlapNowhere, ()) {
-    const PutShape shape = any_shape();
+    const PutShape shape = any_shape().shape;
     const PutPlan plan = plan_puts(shape);
     using Span = std::pair<std::size_t, std::size_t>;
     const auto apart = [](std::vector<Span> spans, std::size_t size) {
@@ -94,12 +104,14 @@ RC_GTEST_PROP(PutPlan, PlacesOverlapNowhere, ()) {
         }
         RC_ASSERT(end <= size);
     };
-    for (int r = 0; r < static_cast<int>(shape.rows.size()); ++r) {
+    for (int r = 0; r < static_cast<int>(shape.node.size()); ++r) {
         std::vector<Span> outbox, inbox, signals;
         for (const PutMessage& m : plan.from(r))
-            outbox.push_back({m.outbox_offset, static_cast<std::size_t>(m.rows) * m.part.bytes});
+            outbox.push_back(
+                {m.outbox_offset, static_cast<std::size_t>(m.block.rows) * m.block.bytes});
         for (const PutMessage& m : plan.to(r)) {
-            inbox.push_back({m.inbox_offset, static_cast<std::size_t>(m.rows) * m.part.bytes});
+            inbox.push_back(
+                {m.inbox_offset, static_cast<std::size_t>(m.block.rows) * m.block.bytes});
             signals.push_back({m.first_signal, static_cast<std::size_t>(m.chunks)});
         }
         apart(outbox, plan.outbox_bytes);
@@ -109,8 +121,12 @@ RC_GTEST_PROP(PutPlan, PlacesOverlapNowhere, ()) {
 }
 
 TEST(PutPlan, FirstDestinationsDiffer) {
-    const PutShape shape{
-        {8, 8, 8, 8}, {{0, 16}, {16, 16}, {32, 16}, {48, 16}}, {0, 1, 2, 3}, 0, {}};
+    const PutShape shape{{0, 1, 2, 3},
+                         [](int, int) {
+                             return std::vector<PutBlock>{{0, 16, 8, 16}};
+                         },
+                         0,
+                         {}};
     const PutPlan plan = plan_puts(shape);
     std::vector<int> first;
     for (int r = 0; r < 4; ++r) first.push_back(plan.from(r).at(0).dest);
@@ -118,8 +134,21 @@ TEST(PutPlan, FirstDestinationsDiffer) {
     EXPECT_EQ(first, (std::vector<int>{0, 1, 2, 3}));
 }
 
-TEST(PutPlan, ListsOfDifferentLengthsAreRefused) {
-    test::bad_input([] { plan_puts({{8, 8}, {{0, 16}}, {0, 1}, 0, {}}); });
+TEST(PutPlan, EveryBlockOfAPairIsAMessage) {
+    const PutShape shape{{0, 1},
+                         [](int source, int) {
+                             return source == 0 ? std::vector<PutBlock>{{0, 64, 3, 64},
+                                                                        {4096, 128, 0, 64},
+                                                                        {8192, 128, 5, 32}}
+                                                : std::vector<PutBlock>{};
+                         },
+                         0,
+                         {}};
+    const PutPlan plan = plan_puts(shape);
+    ASSERT_EQ(plan.from(0).size(), 2u);
+    EXPECT_EQ(plan.from(0)[0].block, (PutBlock{0, 64, 3, 64}));
+    EXPECT_EQ(plan.from(0)[1].block, (PutBlock{8192, 128, 5, 32}));
+    EXPECT_TRUE(plan.from(1).empty());
 }
 
 }  // namespace
