@@ -9,7 +9,8 @@
 
 namespace xstage::fabric {
 
-inline constexpr int kMaxPutEntries = 96;  ///< of a rank; kernels take them as a parameter
+/// Of a rank: Q, K and V of 15 others, and as much as kernels take as parameters everywhere.
+inline constexpr int kMaxPutEntries = 48;
 
 struct PutEntry {
     int peer;
@@ -39,5 +40,6 @@ struct PutTable {
 
     XSTAGE_HD constexpr std::int64_t items() const { return most_chunks * entries; }
 };
+static_assert(sizeof(PutTable) <= 3584, "4096 bytes of parameters hold the group and call too");
 
 }  // namespace xstage::fabric
