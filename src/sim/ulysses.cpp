@@ -17,7 +17,8 @@ constexpr double kFreeOfStep = 0.5;
 
 /// Runs of rows with one owner, along the axis of the queries.
 struct Runs {
-    std::vector<std::int64_t> begin;  // and the end of the last
+    std::vector<std::int64_t> begin;  // and the end of the axis
+    std::vector<std::int64_t> rows;   // fewer than to the next run in an owner's last page
     std::vector<int> owner;
 };
 
@@ -43,12 +44,15 @@ Runs runs_of(const Ulysses& shape, int gpus, int rank) {
             const std::int64_t count = std::min(longest, rows);
             if (count == 0 && begun) continue;
             runs.begin.push_back(row);
+            runs.rows.push_back(count);
             runs.owner.push_back(d);
             rows -= count;
-            row += count;
+            row += shape.layout == Layout::kPages && count > 0 ? longest : count;
             any |= count > 0;
         }
     }
+    // Behind the last page nothing follows.
+    if (!runs.rows.empty()) row = std::min(row, runs.begin.back() + runs.rows.back());
     runs.begin.push_back(row);
     return runs;
 }
@@ -82,7 +86,7 @@ class UlyssesProgram : public Program {
             grid_.tiles = tiles_up((shape.sequence + gpus_ - 1) / gpus_, shape.tile_rows);
             grid_.batches *= gpus_;
         } else {
-            grid_.tiles = tiles_up(shape.sequence, shape.tile_rows);
+            grid_.tiles = tiles_up(runs_.begin.back(), shape.tile_rows);
         }
         grid_.tile_begin[1] = grid_.tiles;
         if (shape.layout == Layout::kPeers) {
@@ -130,18 +134,18 @@ class UlyssesProgram : public Program {
         const double row_bytes = static_cast<double>(shape_.head_dim) * shape_.element_bytes;
         if (shape_.layout == Layout::kBatched) {
             const auto chunk = static_cast<std::size_t>(tile.batch % gpus_);
-            const std::int64_t rows = runs_.begin[chunk + 1] - runs_.begin[chunk];
+            const std::int64_t rows = runs_.rows[chunk];
             const std::int64_t first = std::int64_t{tile.tile} * shape_.tile_rows;
             const auto count = std::clamp<std::int64_t>(rows - first, 0, shape_.tile_rows);
             store(step, runs_.owner[chunk], static_cast<double>(count) * row_bytes);
         } else {
             const std::int64_t first = std::int64_t{tile.tile} * shape_.tile_rows;
-            const std::int64_t last = std::min(first + shape_.tile_rows, shape_.sequence);
+            const std::int64_t last = first + shape_.tile_rows;
             const auto after = std::upper_bound(runs_.begin.begin(), runs_.begin.end(), first);
             for (auto i = static_cast<std::size_t>(after - runs_.begin.begin()) - 1;
                  i < runs_.owner.size() && runs_.begin[i] < last; ++i) {
-                const auto count =
-                    std::min(last, runs_.begin[i + 1]) - std::max(first, runs_.begin[i]);
+                const auto count = std::min(last, runs_.begin[i] + runs_.rows[i]) -
+                                   std::max(first, runs_.begin[i]);
                 if (count > 0) store(step, runs_.owner[i], static_cast<double>(count) * row_bytes);
             }
         }
@@ -198,7 +202,7 @@ std::int64_t Ulysses::tiles(const Cluster& cluster) const {
         layout == Layout::kBatched
             ? std::int64_t{tiles_up((sequence + cluster.gpus - 1) / cluster.gpus, tile_rows)} *
                   cluster.gpus
-            : tiles_up(sequence, tile_rows);
+            : tiles_up(runs_of(*this, cluster.gpus, 0).begin.back(), tile_rows);
     return per_head * (heads / cluster.gpus) * batch;
 }
 

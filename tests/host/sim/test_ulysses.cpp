@@ -214,6 +214,20 @@ TEST(Ulysses, PagesInTurnAreInterleavedTiles) {
     EXPECT_NEAR(total_ns(cluster, shape), pages, 1e-6 * pages);
 }
 
+// An owner's last page is a whole page of the axis however few rows it has: 515 rows of one owner
+// and 514 of the other take five pages each.
+TEST(Ulysses, LastPagesAreWholeOnTheAxis) {
+    Cluster cluster{test::h200_node(true), 2, 0};
+    Ulysses shape;
+    shape.sequence = 1029;
+    shape.heads = 2;
+    shape.layout = Layout::kPages;
+    shape.page_bytes = 128 * shape.pitch();
+    EXPECT_EQ(shape.tiles(cluster), 10);
+    shape.layout = Layout::kPadded;
+    EXPECT_EQ(shape.tiles(cluster), 9);
+}
+
 // SMs that only copy: the others store to their own GPU and never wait; the link gets what so many
 // SMs can drain.
 TEST(Split, ComputingSmsDoNotWaitForTheLink) {
