@@ -79,8 +79,10 @@ TEST(Report, DrawsTwoOrdersAboveEachOther) {
                     "-", "--orders", kExamples + "moe.json"});
     ASSERT_EQ(result.code, 0) << result.err;
     EXPECT_THAT(result.out, HasSubstr("Two orders: wave(all) and "));
-    EXPECT_THAT(result.out, HasSubstr("wave(all), GPU 0 SM 5: stall"));
-    EXPECT_THAT(result.out, HasSubstr("GPU 0 link: drain"));
+    for (const char* order : {"wave(all)", "ratio"}) {
+        EXPECT_THAT(result.out, HasSubstr(std::string(order) + ", GPU 0 SM 5: compute"));
+        EXPECT_THAT(result.out, HasSubstr(std::string(order) + ", GPU 0 link: drain"));
+    }
 }
 
 TEST(Scenario, NodesThatDoNotFitTogether) {
