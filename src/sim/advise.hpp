@@ -16,7 +16,8 @@ struct Option {
 /// The scenario's own order first, then every other one that its kernel knows: for MegaMoE waves,
 /// leads, alternation and ratio, for Ulysses the tile orders, or for a stitched layout the layouts
 /// (chunks, pages in turn, batch index) and the chunk to begin with; for both the splits of the SMs
-/// into some that compute and some that copy. Throws kBadInput for a user's trace, which has one order only.
+/// into some that compute and some that copy. Throws kBadInput for a user's trace, which has one
+/// order only.
 std::vector<Option> options_of(const Scenario& scenario);
 
 plan::StoreLimits limits_of(const Node& node);
