@@ -31,10 +31,7 @@ RC_GTEST_PROP(Ulysses, EveryRowGoesToItsOwner, ()) {
     shape.order = *rc::gen::element(plan::TileOrder::kHeadMajor, plan::TileOrder::kInterleaved,
                                     plan::TileOrder::kRotated, plan::TileOrder::kRemoteFirst);
     shape.attention_ns = 1e5;
-    // Chunks of at least two tiles, and whole pages of at least one: no tile then has rows of three
-    // owners, the third of which is counted as the second.
-    if (shape.layout == Layout::kPages)
-        shape.sequence -= shape.sequence % static_cast<int>(gpus * shape.page_rows());
+    // Chunks of at least two tiles and pages of one: no tile then has rows of three owners.
     RC_PRE(shape.sequence >= 256 * gpus);
     const Cluster cluster{test::h200_node(true), gpus, 0};
     const Result result = run(cluster, ulysses_programs(cluster, shape), {false, 1, 4000});
