@@ -314,6 +314,14 @@ def sparse():
     return table(("S", "heads", "cuDNN dense", "dense, same tile", "mask of all ones", "75%", "50%", "25%", "10% density"), rows)
 
 
+def two_nodes():
+    rows = []
+    for r in load("bench/predictions/two_nodes.json")["rows"]:
+        nodes = "one node of eight" if r["gpus_per_node"] == 8 else "two nodes of four"
+        rows.append((f"{r['rows']:,}", nodes, f"{r['total_us']:,.1f}", f"{r['worst_stall_us']:,.1f}"))
+    return table(("rows", "GPUs", "total, us", "stall of the worst SM, us"), rows)
+
+
 def short(value):
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
@@ -347,7 +355,7 @@ def bench_sim():
 
 
 TABLES = {f.__name__: f for f in (parameters, all_parameters, held_out, held_out_by_sms, rates, litmus, fabric, attention, sparse, bench_model, model_recordings, bench_sim,
-                              ulysses_p2, ulysses_p4, attention_error, ulysses_flash, ulysses_own, ulysses_kernels, ulysses_exchange, moe, moe_few_tokens, moe_orders, moe_predicted, moe_spans, python_overhead)}
+                              ulysses_p2, ulysses_p4, attention_error, ulysses_flash, ulysses_own, ulysses_kernels, ulysses_exchange, moe, moe_few_tokens, moe_orders, moe_predicted, moe_spans, two_nodes, python_overhead)}
 
 
 def main():

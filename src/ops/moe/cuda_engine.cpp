@@ -42,6 +42,11 @@ class CudaEngine final : public Engine {
 
     void run(std::span<const Input> inputs, const plan::MoeOrder& order, StorePath path,
              const fabric::Streams& streams) override {
+        for (const DeviceRanks& ranks : devices_)
+            if (ranks.blocks < order.ctas)
+                throw Error(ErrorKind::kBadInput,
+                            fmt::format("order {} needs {} CTAs per rank, there is {}",
+                                        name_of(order), order.ctas, ranks.blocks));
         for (std::size_t d = 0; d < devices_.size(); ++d) {
             DeviceRanks& ranks = devices_[d];
             const auto stream = static_cast<cudaStream_t>(stream_of(streams, d));

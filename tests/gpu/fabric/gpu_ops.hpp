@@ -1,6 +1,8 @@
 #pragma once
 
+#include <filesystem>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "fabric_suite.hpp"
@@ -9,6 +11,13 @@ namespace xstage::fabric::suite {
 
 /// Visible CUDA devices; 0 without a driver.
 int device_count();
+
+/// GPUs of this machine, without a call into CUDA, after which a process cannot fork.
+inline int devices_by_file() {
+    int count = 0;
+    while (std::filesystem::exists("/dev/nvidia" + std::to_string(count))) ++count;
+    return count;
+}
 
 /// Touches memory with kernels, each on its rank's device and stream. Every other store goes by
 /// bulk copies where the rows allow, so that both kinds of access meet the signals.

@@ -3,25 +3,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
-
 #include "gpu_ops.hpp"
 #include "host/fabric/groups.hpp"
 
 namespace xstage::fabric {
 namespace {
 
+using suite::devices_by_file;
 using suite::GpuOps;
 using ::testing::AllOf;
 using testing::fresh_name;
 using ::testing::HasSubstr;
 using testing::Processes;
-
-int gpus() {
-    int count = 0;
-    while (std::filesystem::exists("/dev/nvidia" + std::to_string(count))) ++count;
-    return count;
-}
 
 struct Placement {
     const char* name;
@@ -45,7 +38,7 @@ FabricOptions options_of(const Placement& place, const std::string& name, int ra
 /// Why NVSHMEM cannot be used here; empty when it can.
 const std::string& why_not() {
     static const std::string reason = [] {
-        if (gpus() == 0) return std::string("no CUDA device");
+        if (devices_by_file() == 0) return std::string("no CUDA device");
         return testing::run_processes(1, [](int) {
             try {
                 Fabric fabric(options_of({"", 1, {0}}, "", 0));
@@ -61,7 +54,8 @@ class NvshmemFabric : public ::testing::TestWithParam<Placement> {
   protected:
     void SetUp() override {
         if (!why_not().empty()) GTEST_SKIP() << why_not();
-        if (gpus() < GetParam().gpus) GTEST_SKIP() << "needs " << GetParam().gpus << " GPUs";
+        if (devices_by_file() < GetParam().gpus)
+            GTEST_SKIP() << "needs " << GetParam().gpus << " GPUs";
     }
     void everywhere(const std::function<void(Fabric&, GpuOps&)>& body) {
         const std::string name = fresh_name();

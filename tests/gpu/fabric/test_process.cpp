@@ -3,25 +3,18 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
-#include <filesystem>
-
 #include "gpu_ops.hpp"
 #include "host/fabric/groups.hpp"
 
 namespace xstage::fabric {
 namespace {
 
+using suite::devices_by_file;
 using suite::GpuOps;
 using ::testing::AllOf;
 using testing::fresh_name;
 using ::testing::HasSubstr;
 using testing::Processes;
-
-int gpus() {
-    int count = 0;
-    while (std::filesystem::exists("/dev/nvidia" + std::to_string(count))) ++count;
-    return count;
-}
 
 FabricOptions process_options(const std::string& name, int rank, int world, int device) {
     FabricOptions options = testing::host_options(name, rank, world);
@@ -46,7 +39,7 @@ std::ostream& operator<<(std::ostream& out, const Placement& p) {
 class ProcessFabric : public ::testing::TestWithParam<Placement> {
   protected:
     void SetUp() override {
-        if (gpus() < GetParam().gpus)
+        if (devices_by_file() < GetParam().gpus)
             GTEST_SKIP() << "needs " << GetParam().gpus << " CUDA devices";
     }
     void everywhere(const std::function<void(Fabric&, GpuOps&)>& body) {
@@ -102,12 +95,12 @@ INSTANTIATE_TEST_SUITE_P(Placements, ProcessFabric,
 
 // 300 allocations a rank, page by page, where 256 descriptors are allowed in all.
 TEST(ProcessFabricDescriptors, TravelInBatchesThatFitTheLimit) {
-    if (gpus() == 0) GTEST_SKIP() << "no CUDA device";
+    if (devices_by_file() == 0) GTEST_SKIP() << "no CUDA device";
     const std::string name = fresh_name();
     const auto errors = testing::run_processes(2, [&](int rank) {
         const rlimit limit{256, 256};
         SUITE_REQUIRE(::setrlimit(RLIMIT_NOFILE, &limit) == 0);
-        const int device = rank % gpus();
+        const int device = rank % devices_by_file();
         Fabric fabric(process_options(name, rank, 2, device));
         GpuOps ops(fabric, {device});
         StitchedOptions options;
@@ -128,7 +121,7 @@ TEST(ProcessFabricDescriptors, TravelInBatchesThatFitTheLimit) {
 // The reader looks right after the signal, while copies saturate both memories: a signal that came
 // before its data would be seen here or nowhere.
 TEST(ProcessFabricUnderLoad, NoReaderIsAheadOfTheData) {
-    if (gpus() < 2) GTEST_SKIP() << "needs two CUDA devices";
+    if (devices_by_file() < 2) GTEST_SKIP() << "needs two CUDA devices";
     const std::string name = fresh_name();
     const auto errors = testing::run_processes(2, [&](int rank) {
         Fabric fabric(process_options(name, rank, 2, rank));
@@ -150,9 +143,9 @@ TEST(ProcessFabricUnderLoad, NoReaderIsAheadOfTheData) {
 class ProcessFailures : public ::testing::Test {
   protected:
     void SetUp() override {
-        if (gpus() == 0) GTEST_SKIP() << "no CUDA device";
+        if (devices_by_file() == 0) GTEST_SKIP() << "no CUDA device";
     }
-    static int device(int rank) { return rank % gpus(); }
+    static int device(int rank) { return rank % devices_by_file(); }
 
     void expect_new_group_works(const std::string& name) {
         const auto errors = testing::run_processes(2, [&](int rank) {

@@ -121,6 +121,18 @@ TEST_P(MegaMoeOnGpu, AnExpertThatDoesNotExistGivesNan) {
     EXPECT_FALSE(std::isnan(got[0][1024]));
 }
 
+TEST_P(MegaMoeOnGpu, PairsNeedTwoCtas) {
+    Case c(problem_of(GetParam(), 1, 4), {4}, 8);
+    Options o;
+    o.blocks = 1;
+    o.order = parse_order("wave:all*2");
+    GpuLayer layer(c, o);
+    EXPECT_THROW(layer.launch(), Error);
+    EXPECT_FALSE(layer.group().failure().has_value());  // nothing was launched
+    layer.moe().set_order(parse_order("wave:all"));
+    layer.launch();
+}
+
 TEST_P(MegaMoeOnGpu, MoreTokensThanTheLayerIsBuiltForAreRefused) {
     Case c(problem_of(GetParam(), 2, 32), {32, 33}, 8);
     GpuLayer layer(c);
